@@ -75,7 +75,7 @@ def changed(panel: Panel, **other: np.ndarray) -> Panel:
     """Return the panel with other y, p or C."""
     C = other.get("C", panel.design.dense())
     names = panel.names if C.shape[1] == len(panel.names) else ()
-    return panel_of(other.get("y", panel.y), other.get("p", panel.p), panel.weight, C, names)
+    return panel_of(other.get("y", panel.whole.y), other.get("p", panel.p), panel.whole.weight, C, names)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ between the two at l = 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, inf, isfinite, log2, sqrt
 from numbers import Real
@@ -350,20 +349,15 @@ def best_width(
 
     # beyond `most`, halving the width no longer pays: the slack is below alpha / (l + 1)
     most = ceil((setting.d + 1) * implied_alpha(Full(1.0), end, 0.0, n_classes, constants=constants) / alpha) + 2
-    k = _peak(beta, 1, most)
-    return Full(1 / k), beta(k)
-
-
-def _peak(value: Callable[[int], float], low: int, high: int) -> int:
-    """Return where a function that rises and then falls is largest."""
-    while high - low > 4:
+    low, high = 1, most
+    while high - low > 4:  # beta rises and then falls: its peak is not in the third of the lower end
         third = (high - low) // 3
-        left, right = low + third, high - third
-        if value(left) < value(right):
-            low = left
+        if beta(low + third) < beta(high - third):
+            low += third
         else:
-            high = right
-    return max(range(low, high + 1), key=value)
+            high -= third
+    k = max(range(low, high + 1), key=beta)
+    return Full(1 / k), beta(k)
 
 
 def _bernstein(k: int, alpha: float, setting: _Setting) -> float:

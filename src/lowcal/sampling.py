@@ -287,7 +287,12 @@ def _run(batches: Iterator[Batch], plan: _Plan, rows_used: int) -> FreshFit:
         rows_used += len(y)
         for update in updates:
             p = update(p, rows)
-        found, violation = _search(plan, y, p, rows)
+        # the pair with the largest violation: its true gain of tolerance / 2 lowers the loss by tolerance^2 / (4B)
+        plan.learner.n_calls += 1
+        weights = tuple(plan.notion.basis(p, plan.alpha))
+        g = moments(plan.learner.design(rows), evaluate(weights, p), (y - p) / len(y))
+        c, u, a = np.unravel_index(leading(np.abs(g).ravel()), g.shape)
+        violation = float(abs(g[c, u, a]))
         if updates:
             weight = np.full(len(y), 1.0 / len(y))
             history.append(Record(len(updates), violation, brier(p, y, weight), log_loss(p, y, weight)))
@@ -295,21 +300,8 @@ def _run(batches: Iterator[Batch], plan: _Plan, rows_used: int) -> FreshFit:
         ahead = None if is_last else next(batches, None)
         if ahead is None:
             return _finish(updates, history, plan, (y, p, rows), rows_used)
-        updates.append(found)
-
-
-def _search(plan: _Plan, y: FloatArray, p: FloatArray, rows: Encoded) -> tuple[Update, float]:
-    """Return the step along the pair with the largest violation of a batch, and the violation.
-
-    The step is tolerance / (2B): a gain of tolerance / 2 then lowers the loss by tolerance^2 / (4B).
-    """
-    plan.learner.n_calls += 1
-    weights = tuple(plan.notion.basis(p, plan.alpha))
-    g = moments(plan.learner.design(rows), evaluate(weights, p), (y - p) / len(y))
-    c, u, a = np.unravel_index(leading(np.abs(g).ravel()), g.shape)
-    step = plan.tolerance / (2 * basis_width(p.shape[1])) * float(np.sign(g[c, u, a]))
-    term = single_term(plan.learner.member(int(c)), weights[u], int(a), p.shape[1], step)
-    return Update((term,)), float(abs(g[c, u, a]))
+        step = plan.tolerance / (2 * basis_width(p.shape[1])) * float(np.sign(g[c, u, a]))
+        updates.append(Update((single_term(plan.learner.member(int(c)), weights[u], int(a), p.shape[1], step),)))
 
 
 def _finish(updates: Sequence[Update], history: Sequence[Record], plan: _Plan, last: Batch, rows_used: int) -> FreshFit:
@@ -371,9 +363,24 @@ def certify_reuse(
         raise InvalidInput("alpha=None lets the rows set the target; fit with an alpha, or certify on held-out rows.")
     if len(fit.predictor) < fit.n_updates:
         raise InvalidInput("The guard cut this fit short; fit with guard=False, or certify on held-out rows.")
+    if isinstance(fit, FreshFit | PrivateFit):
+        raise InvalidInput("This fit carries its own statement: see fit.statement, or fit.guarantee for a private one.")
+    if not fit.is_exact:
+        raise InvalidInput("The subpopulations of this fit were learned from the rows; certify it on held-out rows.")
     layout, alpha = fit.predictor.layout, fit.alpha
-    sizes = _step_sizes(fit, alpha, n_rows, step)
-    _check_reusable(fit, sizes)
+    least, levels = fit.notion.tolerance(np.broadcast_to(0.0, (n_rows, layout.d)), alpha), [alpha]
+    while levels[-1] > least:
+        levels.append(max(levels[-1] / 2, least))
+    # the step sizes that the solver "first" chooses from: alpha / (2d), or the given one, then halves
+    sizes = sorted({level / (2 * layout.d) if step is None else min(float(step), level) for level in levels})
+    for update in fit.predictor.updates:
+        theta = [t for term in update.terms for t in np.abs(term.theta[term.theta != 0.0])]
+        if update.geometry != "euclidean" or len(theta) != 1 or not np.isclose(theta[0], sizes, rtol=1e-9).any():
+            raise InvalidInput(
+                'This fit did not move by one pair and a fixed step at a time: the steps of the solvers "worst" and '
+                '"block" come from a continuum, and their predictors are not among finitely many. Fit with '
+                'solver="first" (and pass the same step= here), or certify on held-out rows.'
+            )
     pairs = n_pairs(finite_basis(fit.notion), n_subpopulations, layout.n_classes)
     deviation = reuse_deviation(n_rows, pairs, fit.n_updates, beta, len(sizes))
     factor = alpha / basis_tolerance(fit.notion, alpha, layout.n_classes)
@@ -383,29 +390,3 @@ def certify_reuse(
     if bound > alpha:
         reason += f"; for a deviation of alpha/2 the same run would need {needed:,} rows"
     return PopulationStatement(alpha, bound, beta, deviation, n_rows, needed, reason)
-
-
-def _step_sizes(fit: Fit, alpha: float, n_rows: int, step: float | None) -> list[float]:
-    """Return the step sizes that the solver "first" chooses from: alpha / (2d), or the given one, then halves."""
-    d = fit.predictor.layout.d
-    least = fit.notion.tolerance(np.broadcast_to(0.0, (n_rows, d)), alpha)
-    levels = [alpha]
-    while levels[-1] > least:
-        levels.append(max(levels[-1] / 2, least))
-    return sorted({level / (2 * d) if step is None else min(float(step), level) for level in levels})
-
-
-def _check_reusable(fit: Fit, sizes: Sequence[float]) -> None:
-    """Refuse fits whose predictor is not one of finitely many sequences of choices."""
-    if isinstance(fit, FreshFit | PrivateFit):
-        raise InvalidInput("This fit carries its own statement: see fit.statement, or fit.guarantee for a private one.")
-    if not fit.is_exact:
-        raise InvalidInput("The subpopulations of this fit were learned from the rows; certify it on held-out rows.")
-    for update in fit.predictor.updates:
-        theta = [t for term in update.terms for t in np.abs(term.theta[term.theta != 0.0])]
-        if update.geometry != "euclidean" or len(theta) != 1 or not np.isclose(theta[0], sizes, rtol=1e-9).any():
-            raise InvalidInput(
-                'This fit did not move by one pair and a fixed step at a time: the steps of the solvers "worst" and '
-                '"block" come from a continuum, and their predictors are not among finitely many. Fit with '
-                'solver="first" (and pass the same step= here), or certify on held-out rows.'
-            )

@@ -88,10 +88,10 @@ def test_errors_and_interrupts_are_one_sentence(monkeypatch, capsys):
     def interrupt(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "run", refuse)
+    monkeypatch.setattr(demo, "run_demo", refuse)
     assert main(["demo"]) == 65
     assert capsys.readouterr().err == "lowcal: p is nan in row 3.\n"
-    monkeypatch.setattr(demo, "run", interrupt)
+    monkeypatch.setattr(demo, "run_demo", interrupt)
     assert main(["demo"]) == 130
     assert capsys.readouterr().err == "lowcal: interrupted; nothing was written\n"
 
@@ -100,7 +100,7 @@ def test_what_was_not_foreseen_is_one_sentence_that_says_so(monkeypatch, capsys)
     def fail(_):
         raise ZeroDivisionError("division\nby zero")
 
-    monkeypatch.setattr(demo, "run", fail)
+    monkeypatch.setattr(demo, "run_demo", fail)
     monkeypatch.delenv("LOWCAL_DEBUG", raising=False)
     assert main(["demo"]) == 70
     error = capsys.readouterr().err
@@ -115,7 +115,7 @@ def test_too_little_memory_says_what_to_do(monkeypatch, capsys):
     def fail(_):
         raise MemoryError
 
-    monkeypatch.setattr(demo, "run", fail)
+    monkeypatch.setattr(demo, "run_demo", fail)
     assert main(["demo"]) == 65
     assert "--sample N" in capsys.readouterr().err
 
@@ -123,7 +123,7 @@ def test_too_little_memory_says_what_to_do(monkeypatch, capsys):
 def test_warnings_are_sentences(monkeypatch, capsys):
     import warnings
 
-    monkeypatch.setattr(demo, "run", lambda _: warnings.warn("careful", RuntimeWarning, stacklevel=1) or 0)
+    monkeypatch.setattr(demo, "run_demo", lambda _: warnings.warn("careful", RuntimeWarning, stacklevel=1) or 0)
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         assert main(["demo"]) == 0

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lowcal.cli.labels import FileLabels, choose_classes, encode_labels, match_classes
+from lowcal.cli.rows import FileLabels, choose_classes, encode_labels
 from lowcal.cli.terminal import WrongUsage
 from lowcal.data.frames import categorical
 from lowcal.data.inputs import read_outcomes
@@ -138,7 +138,7 @@ def test_absent_classes_keep_their_place():
 
 
 def test_a_whole_name_comes_before_a_part_of_it():
-    assert match_classes({"bb": "bb"}, "y", ["bb", "bbb"]) == ("bb", "bbb")
+    assert read_labels(texts("bb"), ["bb", "bbb"], None, None).classes == ("bb", "bbb")
 
 
 def test_classes_that_do_not_fit_are_told():

@@ -571,13 +571,16 @@ def test_dict_errors():
 
 
 def test_duplicate_names_are_refused():
-    pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    pd, pa, pl = (pytest.importorskip(name) for name in ("pandas", "pyarrow", "polars"))
     with pytest.raises(InvalidInput, match=r"(?s)several columns of the same name; rename them.*'a'"):
         Table.of(pa.table([[1], [2]], names=["a", "a"]))
     with pytest.raises(InvalidInput, match="several columns named 'a'; rename them"):
         Table.of(pd.DataFrame([[1, 2]], columns=["a", "a"]))
     with pytest.raises(InvalidInput, match="several columns named '3'; rename them"):
         Table.of(pd.DataFrame([[1, 2]], columns=[3, "3"]))
+    lazy = pl.LazyFrame({"a": [1]})
+    with pytest.raises(InvalidInput, match=r"(?s)several columns of the same name; rename them.*'a'"):
+        Table.of(pl.concat([lazy, lazy], how="horizontal"))
 
 
 def test_unknown_columns():

@@ -321,7 +321,7 @@ def test_paths_that_are_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for wrong in (None, 0, b"m.json", "", "\0"):
         with pytest.raises(InvalidInput, match="path of a file must be text"):
             persistence.load(wrong)
-    monkeypatch.setattr(persistence.documents, "MOST_BYTES", 1 << 12)
+    monkeypatch.setattr(persistence.checked_json, "MOST_BYTES", 1 << 12)
     with pytest.raises(InvalidInput, match="more than 0 MiB, too much"):
         persistence.load(tmp_path / "m.json")
 

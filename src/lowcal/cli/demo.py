@@ -69,7 +69,7 @@ class Level:
     seconds: float
 
 
-def run(options: argparse.Namespace) -> int:
+def run_demo(options: argparse.Namespace) -> int:
     """Run the demonstration."""
     demonstrate(options.seed, None if options.no_plot else options.out)
     return DONE

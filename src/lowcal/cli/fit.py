@@ -21,22 +21,22 @@ _AUDIT = "Audit the calibrated predictions on rows that the fit has not seen."
 _TARGET = ("notion", "alpha", "per_person", "min_share", "solver", "geometry", "validation_fraction", "max_updates")
 
 
-def run(options: argparse.Namespace) -> int:
+def run_fit(options: argparse.Namespace) -> int:
     """Fit on a file, report what was reached, save the model."""
     check_outputs(options.out, inputs=[options.file])
     with open_file(options) as table:
         rows = read_rows(options, table)
         fit, text = _fit(options, rows)
-    predictor = fit.predictor
+    predictor, metadata = fit.predictor, _metadata(options, rows, fit)
     if rows.classes is not None and predictor.layout.classes is not None:  # the fit knows classes by their positions
         predictor = replace(predictor, layout=replace(predictor.layout, classes=rows.classes))
     text += "".join(f"\nNote: {note}" for note in rows.notes)
     if options.out == STREAM:
-        put(to_bytes(predictor, metadata_of(options, rows, fit)), STREAM)
+        put(to_bytes(predictor, metadata), STREAM)
         if not options.quiet:
             say(text)
         return DONE
-    save(predictor, options.out, metadata=metadata_of(options, rows, fit))
+    save(predictor, options.out, metadata=metadata)
     if not options.quiet:
         print(f"{text}\n{sentence(f'Wrote {options.out}')} Recalibrate new rows with:")
         print(f"  lowcal predict {quote(options.out)} FILE --out calibrated.csv")
@@ -45,23 +45,18 @@ def run(options: argparse.Namespace) -> int:
 
 def _fit(options: argparse.Namespace, rows: FileRows) -> tuple[Fit, str]:
     """Let cross-validation choose, or fit the notion that was asked for; return the fit and its description."""
-    how: dict[str, Any] = {"sample_weight": rows.weight, "progress": is_wanted(options), "random_state": options.seed}
+    how: dict[str, Any] = {"progress": is_wanted(options), "random_state": options.seed, **rows.weights}
     data = (LABEL, rows.probability[0], rows.X)
     if is_open(options):
         fit = recalibrate(*data, groups=split_names(options.groups, rows.chosen.columns) or None, **how)
         return fit, f"{fit}\n\n{_AUDIT}"
     records: list[Record] = []
-    how |= {
-        "frequency_weight": rows.frequency,
-        "guard": not options.no_guard,
-        "callback": records.append,
-        **given(options, *_TARGET),
-    }
+    how |= {"guard": not options.no_guard, "callback": records.append, **given(options, *_TARGET)}
     fit = multicalibrate(*data, subpopulations=subpopulations_of(options, rows.chosen.columns), **how)
     return fit, describe(fit, records[0].violation if records else fit.violation, rows.n)
 
 
-def metadata_of(options: argparse.Namespace, rows: FileRows, fit: Fit) -> dict[str, Any]:
+def _metadata(options: argparse.Namespace, rows: FileRows, fit: Fit) -> dict[str, Any]:
     """Return what a later command must know of the file, and what was reached."""
     return {
         "label": options.label,

@@ -101,22 +101,17 @@ def _cuts(text: str) -> tuple[str, list[float | str]]:
     column, colon, points = text.rpartition(":")
     if not (column and colon and points):
         raise argparse.ArgumentTypeError(f"{text!r} has no column and cut points, such as age:25,40,65")
-    return column, [_number_or_text(one.strip()) for one in points.split(",")]
-
-
-def _number_or_text(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    cuts: list[float | str] = []
+    for one in points.split(","):
+        try:
+            cuts.append(float(one))
+        except ValueError:
+            cuts.append(one.strip())
+    return column, cuts
 
 
 def _choice(words: str, *choices: str, **more: Any) -> Options:
     return _option(words, choices=choices, **more)
-
-
-def _flag(words: str) -> Options:
-    return _option(words, action="store_true")
 
 
 #: Every option by its name. Where its default is left to the library, it is None here and named in the help.
@@ -182,7 +177,7 @@ _OPTIONS: Mapping[str, Options] = {
     "--validation-fraction": _option(
         "share of the rows held out for early stopping, instead of the guard (default: 0)", _share, "SHARE"
     ),
-    "--no-guard": _flag("keep updates that do not lower the held-out loss, for study"),
+    "--no-guard": _option("keep updates that do not lower the held-out loss, for study", action="store_true"),
     "--max-updates": _option("stop after N updates", _whole(1), "N"),
     # output
     "--model": _option(
@@ -193,9 +188,12 @@ _OPTIONS: Mapping[str, Options] = {
     "--markdown": _option("write the report as Markdown", _name, "FILE"),
     "--out": _option("file for the model", _name, "FILE", required=True),
     "--format": _choice("format of --out (default: from its name, or CSV)", "csv", "tsv", "parquet", "json", "jsonl"),
-    "--explain": _flag("add a column 'why': the three largest contributions to the change of each row's prediction"),
+    "--explain": _option(
+        "add a column 'why': the three largest contributions to the change of each row's prediction",
+        action="store_true",
+    ),
     "--suffix": _option("suffix of the new columns (default: _calibrated)", None, "TEXT", default="_calibrated"),
-    "--quiet": _flag("print only errors"),
+    "--quiet": _option("print only errors", action="store_true"),
     "--progress": _option("show progress (default: on a terminal)", action=argparse.BooleanOptionalAction),
     # format of FILE
     "--input-format": _choice("format of FILE", "csv", "tsv", "parquet", "jsonl"),
@@ -235,7 +233,7 @@ _COMMANDS = {
         {
             "--out": _option("folder for the report and the picture (default: .)", Path, "FOLDER", default=Path()),
             "--seed": _option("seed for the split and the network (default: 0)", _whole(0), "N", default=0),
-            "--no-plot": _flag("only print"),
+            "--no-plot": _option("only print", action="store_true"),
         },
     ),
     "audit": _Command(
@@ -429,15 +427,11 @@ def parser() -> argparse.ArgumentParser:
     for name, command in _COMMANDS.items():
         texts: dict[str, Any] = {"description": command.description, "epilog": command.epilog}
         one = commands.add_parser(name, help=command.short, **texts, **layout)
+        options = {**_OPTIONS, **command.own}
         for title, names in command.titles.items():
-            _add(one.add_argument_group(title) if title else one, names, {**_OPTIONS, **command.own})
+            group: Any = one.add_argument_group(title) if title else one
+            for either in (listed.split("|") for listed in names.split()):  # options between bars exclude each other
+                place = group.add_mutually_exclusive_group() if len(either) > 1 else group
+                for option in either:
+                    place.add_argument(option, **options[option])
     return top
-
-
-def _add(group: Any, names: str, options: Mapping[str, Options]) -> None:
-    """Add the options of these names; those between bars exclude each other."""
-    for name in names.split():
-        either = name.split("|")
-        place = group.add_mutually_exclusive_group() if len(either) > 1 else group
-        for one in either:
-            place.add_argument(one, **options[one])

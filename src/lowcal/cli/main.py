@@ -29,6 +29,9 @@ from lowcal.cli.terminal import (
 )
 from lowcal.data.errors import AuditWarning, FitWarning, LowcalError
 
+#: Commands that share the file of another.
+_FILES = {"report": "audit", "export": "predict"}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
@@ -44,21 +47,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _attempt(options: argparse.Namespace) -> int:
     """Run the command; what goes wrong is a sentence and an exit code."""
+    outputs = [getattr(options, name, None) for name in ("out", "html", "json", "markdown")]
+    left = "the output is incomplete" if "-" in outputs else "nothing was written"
     try:
         with _manners():
-            code: int = import_module(f"lowcal.cli.{options.command}").run(options)
+            file = import_module(f"lowcal.cli.{_FILES.get(options.command, options.command)}")
+            code: int = getattr(file, f"run_{options.command}")(options)
             return code
     except BrokenPipeError:
         silence(sys.stdout)
         return BROKEN_PIPE
     except KeyboardInterrupt:
-        return _say(f"interrupted; {_left(options)}", INTERRUPTED)
+        sentence, code = f"interrupted; {left}", INTERRUPTED
     except _Terminated:
-        return _say(f"terminated; {_left(options)}", TERMINATED)
+        sentence, code = f"terminated; {left}", TERMINATED
     except Exception as error:
         if os.environ.get("LOWCAL_DEBUG"):
             raise
-        return _say(*_sentence(error, options.command))
+        sentence, code = _sentence(error, options.command)
+    say(f"lowcal: {sentence}")
+    return code
 
 
 def _end(code: int) -> int:
@@ -67,10 +75,11 @@ def _end(code: int) -> int:
         sys.stdout.flush()
     except OSError as error:
         silence(sys.stdout)
-        if isinstance(error, BrokenPipeError) and code < WRONG_USAGE:
+        if code < WRONG_USAGE and isinstance(error, BrokenPipeError):
             code = BROKEN_PIPE
         elif code < WRONG_USAGE:
-            code = _say(f"could not write to standard output: {error.strerror}.", BAD_DATA)
+            say(f"lowcal: could not write to standard output: {error.strerror}.")
+            code = BAD_DATA
     try:
         sys.stderr.flush()
     except OSError:
@@ -78,31 +87,21 @@ def _end(code: int) -> int:
     return code
 
 
-def _left(options: argparse.Namespace) -> str:
-    """List what an interrupted command has written."""
-    outputs = [getattr(options, name, None) for name in ("out", "html", "json", "markdown")]
-    return "the output is incomplete" if "-" in outputs else "nothing was written"
-
-
 def _sentence(error: Exception, command: str) -> tuple[str, int]:
     """Return the message of an error, and the exit code."""
-    if isinstance(error, WrongUsage):
-        return f"{error} Try 'lowcal {command} --help'.", WRONG_USAGE
-    if isinstance(error, LowcalError):
-        return str(error), BAD_DATA
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return "could not write: the disk is full. No incomplete file is left.", BAD_DATA
-    if isinstance(error, OSError):
-        return f"could not read or write: {error}", BAD_DATA
-    if isinstance(error, MemoryError):
-        return "out of memory; use a random sample of the rows with --sample N.", BAD_DATA
+    match error:
+        case WrongUsage():
+            return f"{error} Try 'lowcal {command} --help'.", WRONG_USAGE
+        case LowcalError():
+            return str(error), BAD_DATA
+        case OSError(errno=errno.ENOSPC):
+            return "could not write: the disk is full. No incomplete file is left.", BAD_DATA
+        case OSError():
+            return f"could not read or write: {error}", BAD_DATA
+        case MemoryError():
+            return "out of memory; use a random sample of the rows with --sample N.", BAD_DATA
     what = f"{type(error).__name__}: {error}".replace("\n", " ")
     return f"this is a bug ({what}). Set LOWCAL_DEBUG=1 to see where, and please report it.", BUG
-
-
-def _say(sentence: str, code: int) -> int:
-    say(f"lowcal: {sentence}")
-    return code
 
 
 class _Terminated(BaseException):
@@ -113,16 +112,13 @@ class _Terminated(BaseException):
 def _manners() -> Iterator[None]:
     """Warnings are sentences (an audit's are part of its report), and a request to end is an exception."""
 
-    def warn(message: Warning | str, *_: object, **__: object) -> None:
-        say(f"lowcal: {message}")
-
     def end(_signal: int, _frame: FrameType | None) -> None:
         raise _Terminated
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AuditWarning)
         warnings.simplefilter("always", FitWarning)
-        warnings.showwarning = warn
+        warnings.showwarning = lambda message, *_, **__: say(f"lowcal: {message}")
         try:
             before = signal.signal(signal.SIGTERM, end)
         except ValueError:  # not the main thread

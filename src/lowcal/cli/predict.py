@@ -1,4 +1,7 @@
-"""`lowcal predict`: recalibrate the probabilities of a file with a saved model, batch in, batch out."""
+"""`lowcal predict`: recalibrate the probabilities of a file with a saved model, batch in, batch out.
+
+And `lowcal export`: a saved model as an ONNX graph.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.cli.labels import places_of
-from lowcal.cli.rows import arrange, check_number, check_probabilities, open_file, split_classes, split_names
+from lowcal.cli.rows import (
+    arrange,
+    check_number,
+    check_probabilities,
+    open_file,
+    places_of,
+    split_classes,
+    split_names,
+)
 from lowcal.cli.terminal import DONE, WrongUsage, check_outputs, say, showing
 from lowcal.data.errors import InvalidInput, printable, sentence
 from lowcal.data.files.batches import check_readable, for_frames
@@ -30,7 +40,20 @@ from lowcal.solve.runs import Fit
 WHY = "why"
 
 
-def run(options: argparse.Namespace) -> int:
+def run_export(options: argparse.Namespace) -> int:
+    """Write the graph, whole or not at all."""
+    from lowcal.persistence.export import to_onnx
+
+    if not options.out.endswith(".onnx"):
+        raise WrongUsage(f"The output is an ONNX graph: give a name that ends in .onnx, not {options.out!r}.")
+    check_outputs(options.out, inputs=[options.model])
+    to_onnx(load(options.model)[0], options.out)
+    if not options.quiet:
+        print(sentence(f"Wrote {options.out}"))
+    return DONE
+
+
+def run_predict(options: argparse.Namespace) -> int:
     """Write all columns of a file and the calibrated predictions, in the order of the rows."""
     check_outputs(options.out, inputs=[options.model, options.file])
     form = form_of(options.out, options.format)
@@ -38,10 +61,12 @@ def run(options: argparse.Namespace) -> int:
     with open_file(options) as table:
         given = probability_of(options, table, predictor, metadata)
         recalibrator = Recalibrator(predictor, *given, table, explains=options.explain)
-        names = [name + options.suffix for name in recalibrator.probability]
-        _check_new(names, table, "choose another suffix with --suffix")
-        texts = [WHY] if options.explain else []
-        _check_new(texts, table, "rename it, or leave out --explain")
+        names, texts = [name + options.suffix for name in given[0]], [WHY] if options.explain else []
+        remedies = dict.fromkeys(texts, "rename it, or leave out --explain")
+        remedies |= dict.fromkeys(names, "choose another suffix with --suffix")
+        for name in [*names, *texts]:
+            if name in table.names:
+                raise InvalidInput(f"{table.shown} already has a column {name!r}; {remedies[name]}.")
         with showing(options, "recalibrating", table) as bar:
             write_table(options.out, form, table, names, recalibrator.batches(bar), texts)
     if not options.quiet:
@@ -52,13 +77,6 @@ def run(options: argparse.Namespace) -> int:
             if recalibrator.first is not None:
                 print(f"\nRow 1: {recalibrator.first}")
     return DONE
-
-
-def _check_new(names: Sequence[str], table: FileTable, remedy: str) -> None:
-    """Refuse columns that the file has already."""
-    for name in names:
-        if name in table.names:
-            raise InvalidInput(f"{table.shown} already has a column {name!r}; {remedy}.")
 
 
 def load(path: str) -> tuple[Predictor, Mapping[str, Any]]:
@@ -103,9 +121,9 @@ class Recalibrator:
         self.predictor, self.probability, self.places, self.table = predictor, probability, places, table
         self.columns = categories_of(predictor)
         table.require(*probability, *self.columns)
-        decimal = table.decimal or "."
         self.readers = {
-            name: None if known is None else reader_of(known, decimal) for name, known in self.columns.items()
+            name: None if known is None else reader_of(known, table.decimal or ".")
+            for name, known in self.columns.items()
         }
         #: Columns of which no value was known to the model so far, each with a value.
         self.strange: dict[str, Any] = {name: None for name, known in self.columns.items() if known}
@@ -117,58 +135,48 @@ class Recalibrator:
     def batches(self, bar: Passes) -> Iterator[tuple[Sequence[Any], list[NDArray[Any]]]]:
         """Yield the columns of every batch, and those of its calibrated predictions."""
         for batch in self.table.batches(None, bar.add):
-            yield batch.columns, self._recalibrate(dict(zip(self.table.names, batch.columns, strict=True)))
+            p, X = self._read(batch)
+            calibrated = self.predictor(p, X)
+            if p.ndim == 1:
+                new = [arrange([calibrated], self.places)]
+            else:
+                new = [np.ascontiguousarray(calibrated[:, place]) for place in self.places]
+            if self.explains:
+                why = []
+                for one in explain_rows(self.predictor, read_probabilities(p, self.predictor.layout), X):
+                    self.first = self.first or one
+                    why.append(one.why())
+                new.append(np.array(why, dtype=object))
+            yield batch.columns, new
             self.n_rows += batch.num_rows
         if self.n_rows == 0:
             say(f"lowcal: {self.table.shown} has a header but no rows.")
 
-    def _recalibrate(self, arrays: Mapping[str, Any]) -> list[NDArray[Any]]:
-        p, X = self._read(arrays)
-        calibrated = self.predictor(p, X)
-        why = [self._explain(p, X)] if self.explains else []
-        if p.ndim == 1:
-            return [arrange([calibrated], self.places), *why]
-        return [*(np.ascontiguousarray(calibrated[:, place]) for place in self.places), *why]
+    def most_changed(self) -> dict[int, Explanation]:
+        """Return the explanations of the rows of the file that the model changes most, by their numbers from 1 on."""
+        found: list[tuple[int, Explanation]] = []
+        for batch in self.table.batches([*self.probability, *self.columns]):
+            changed = most_changed(self.predictor, *self._read(batch))
+            found += [(self.n_rows + row, one) for row, one in changed.items()]
+            found = sorted(found, key=lambda one: -one[1].change)[:MOST_CHANGED]
+            self.n_rows += batch.num_rows
+        return dict(found)
 
-    def _read(self, arrays: Mapping[str, Any]) -> tuple[FloatArray, Table]:
+    def _read(self, batch: Any) -> tuple[FloatArray, Table]:
         """Return probabilities and columns of a batch as the model reads them."""
+        arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
         decimal, before = self.table.decimal, self.n_rows
         given = [numbers(arrays[name], decimal, name, before) for name in self.probability]
         check_probabilities(self.probability, given, before)
         read = [read_column(arrays[name], decimal, name, reader, before) for name, reader in self.readers.items()]
         for column in read:
-            self._look(column)
-        X = Table(list(self.columns), len(given[0]), read.__getitem__, is_named=True)
-        return arrange(given, self.places), X
-
-    def most_changed(self) -> dict[int, Explanation]:
-        """Return the explanations of the rows of the file that the model changes most, by their numbers from 1 on."""
-        found: list[tuple[int, Explanation]] = []
-        names = [*self.probability, *self.columns]
-        for batch in self.table.batches(names):
-            p, X = self._read(dict(zip(batch.schema.names, batch.columns, strict=True)))
-            found += [(self.n_rows + row, one) for row, one in most_changed(self.predictor, p, X).items()]
-            found = sorted(found, key=lambda one: -one[1].change)[:MOST_CHANGED]
-            self.n_rows += batch.num_rows
-        return dict(found)
-
-    def _explain(self, p: FloatArray, X: Table) -> NDArray[Any]:
-        """Return why each row changed, in words."""
-        why = []
-        for one in explain_rows(self.predictor, read_probabilities(p, self.predictor.layout), X):
-            self.first = self.first or one
-            why.append(one.why())
-        return np.array(why, dtype=object)
-
-    def _look(self, column: Column) -> None:
-        """Note whether some value of a column is known to the model."""
-        if column.name not in self.strange:
-            return
-        values = [value for value in column.distinct()[0] if value is not None]
-        if not set(values).isdisjoint(self.columns[column.name] or ()):
-            del self.strange[column.name]
-        elif values and self.strange[column.name] is None:
-            self.strange[column.name] = values[0]
+            if column.name in self.strange:
+                values = [value for value in column.distinct()[0] if value is not None]
+                if not set(values).isdisjoint(self.columns[column.name] or ()):
+                    del self.strange[column.name]
+                elif values and self.strange[column.name] is None:
+                    self.strange[column.name] = values[0]
+        return arrange(given, self.places), Table(list(self.columns), len(given[0]), read.__getitem__, is_named=True)
 
     def warn(self) -> None:
         """Name the columns of which the model knows no value at all."""

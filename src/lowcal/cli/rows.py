@@ -1,4 +1,7 @@
-"""The rows of a file as the library takes them: options name the columns, and a first pass checks every row."""
+"""The rows of a file as the library takes them: options name the columns, and a first pass checks every row.
+
+It also finds the labels: which class each row has, and which class each probability refers to.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,19 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from os.path import commonprefix
+from shlex import quote
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.cli.labels import FileLabels, choose_classes, encode_labels, places_of
 from lowcal.cli.terminal import WrongUsage, say, showing
-from lowcal.data.errors import InvalidInput, sentence
+from lowcal.data.errors import InvalidInput, sentence, suggest
 from lowcal.data.files.batches import Batches, for_frames
 from lowcal.data.files.tables import STREAM, FileTable, open_table
 from lowcal.data.files.text import MISSING, Kind, cast, count, factorise, numbers, place
-from lowcal.data.inputs import RANGE_TOLERANCE, SUM_TOLERANCE
+from lowcal.data.inputs import RANGE_TOLERANCE, SUM_TOLERANCE, code_labels, is_fraction, read_classes
 from lowcal.kernels.simplex import FloatArray
 from lowcal.rows.reading import Sampling
 from lowcal.solve.homes import is_far
@@ -35,6 +39,8 @@ ASKED = (
     *("notion", "alpha", "per_person", "min_share", "depth", "n_bins", "cuts", "min_mass", "subpopulations"),
     *("solver", "geometry", "validation_fraction", "max_updates"),
 )
+
+_ABSENT = "the value is missing. Fill it in or drop the row."
 
 
 def open_file(options: argparse.Namespace) -> Any:
@@ -64,49 +70,35 @@ class Chosen:
 
     label: str
     probability: tuple[tuple[str, ...], ...]
-    weight: str | None
+    #: The library's names of weights, and the columns that hold them.
+    weights: dict[str, str]
+    #: The columns that must hold numbers, each once.
+    numbers: list[str]
     columns: tuple[str, ...]
     categorical: frozenset[str]
-    frequency: str | None = None
-
-    @property
-    def numbers(self) -> list[str]:
-        """The columns that must hold numbers, each once."""
-        weights = tuple(name for name in (self.weight, self.frequency) if name is not None)
-        return list(dict.fromkeys([name for names in (*self.probability, weights) for name in names]))
-
-    @property
-    def unknown(self) -> list[str]:
-        """The columns whose kind is to be found out."""
-        return [self.label, *(name for name in self.columns if name not in self.categorical)]
 
 
 def _choose_columns(options: argparse.Namespace, table: FileTable, sets: Sequence[Sequence[str]]) -> Chosen:
     """Return the columns that are read, and as what."""
     probability = tuple(tuple(split_names(names, table.names)) for names in sets)
     categorical = frozenset(split_names(options.categorical, table.names))
-    frequency = _frequency(options)
-    taken = [options.label, *Chosen(options.label, probability, options.weight, (), categorical, frequency).numbers]
-    by = [] if getattr(options, "by", None) is None else [options.by]
+    if options.frequency_weight is not None and options.sample is not None:
+        raise WrongUsage("--sample draws rows, not what they stand for; leave it out, or give no --frequency-weight.")
+    if options.frequency_weight is not None and is_open(options):
+        raise WrongUsage(
+            "Cross-validation needs single rows; with --frequency-weight, ask for one fit by --groups with "
+            "--alpha or --notion."
+        )
+    roles = {WEIGHT: options.weight, FREQUENCY: options.frequency_weight}
+    weights = {role: name for role, name in roles.items() if name is not None}
+    numbers = list(dict.fromkeys([name for names in (*probability, weights.values()) for name in names]))
+    taken, by = [options.label, *numbers], [] if getattr(options, "by", None) is None else [options.by]
     columns = (*_subpopulation_columns(options, table, [*taken, *by]), *by)
     twice = [name for name in [*taken, *by] if (*taken, *columns).count(name) > 1]
     if twice:
         raise WrongUsage(f"Column {twice[0]!r} is named by two options; each column can have one use only.")
     table.require(*taken, *columns, *categorical)
-    return Chosen(options.label, probability, options.weight, columns, categorical, frequency)
-
-
-def _frequency(options: argparse.Namespace) -> str | None:
-    """Return the column of counts, if there is one; refuse what needs single rows."""
-    frequency: str | None = options.frequency_weight
-    if frequency is not None and options.sample is not None:
-        raise WrongUsage("--sample draws rows, not what they stand for; leave it out, or give no --frequency-weight.")
-    if frequency is not None and is_open(options):
-        raise WrongUsage(
-            "Cross-validation needs single rows; with --frequency-weight, ask for one fit by --groups with "
-            "--alpha or --notion."
-        )
-    return frequency
+    return Chosen(options.label, probability, weights, numbers, columns, categorical)
 
 
 def split_names(given: Sequence[str] | None, names: Sequence[str]) -> list[str]:
@@ -176,30 +168,17 @@ class FileRows:
     X: object
     classes: tuple[Any, ...] | None
     probability: tuple[str | list[str], ...]
-    #: The number of rows that are used, and of those that there are.
+    #: The number of rows that are used.
     n: int
-    n_in_file: int
+    #: The sample as JSON outputs record it, and in words; nothing if all rows are used.
+    sampled: dict[str, Any]
+    notes: tuple[str, ...]
 
     @property
-    def weight(self) -> str | None:
-        """The column of weights, if there is one."""
-        return None if self.chosen.weight is None else WEIGHT
-
-    @property
-    def frequency(self) -> str | None:
-        """The column of counts, if there is one."""
-        return None if self.chosen.frequency is None else FREQUENCY
-
-    @property
-    def sampled(self) -> dict[str, Any]:
-        """The sample as JSON outputs record it; nothing if all rows are used."""
-        return {"sampled": {"rows": self.n, "of": self.n_in_file}} if self.n < self.n_in_file else {}
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The sample in words; nothing if all rows are used."""
-        note = f"only a random sample of {self.n:,} of the {self.n_in_file:,} rows was used (--sample)."
-        return (note,) if self.sampled else ()
+    def weights(self) -> dict[str, str]:
+        """The columns of weights, as keywords."""
+        words = {WEIGHT: "sample_weight", FREQUENCY: "frequency_weight"}
+        return {words[role]: role for role in self.chosen.weights}
 
 
 def read_rows(options: argparse.Namespace, table: FileTable, *against: Sequence[str]) -> FileRows:
@@ -208,14 +187,25 @@ def read_rows(options: argparse.Namespace, table: FileTable, *against: Sequence[
     n, kinds, labels = _survey(options, table, chosen)
     classes, places = _classes_of(options, chosen, labels)
     rows = Batches(table.shown, lambda _: _convert(table, chosen, kinds, classes, places), lambda: (n, n * len(kinds)))
-    X, n_used = (rows, n) if options.sample is None else _sample(rows, options)
-    if X is rows and is_far(n, len(kinds), len(chosen.probability[0])):
+    X: Any = rows
+    used = n
+    sampled: dict[str, dict[str, int]] = {}
+    notes: tuple[str, ...] = ()
+    if options.sample is not None:
+        sample = Sampling(options.seed or 0, options.sample)
+        for batch in rows.read(None):
+            sample.add(batch, len(batch))
+        X = {name: for_frames(column) for name, column in sample.rows().items()}
+        used = len(X[LABEL])
+    elif is_far(n, len(kinds), len(chosen.probability[0])):
         _check_far(options, table, chosen)
+    if used < n:
+        sampled = {"sampled": {"rows": used, "of": n}}
+        notes = (f"only a random sample of {used:,} of the {n:,} rows was used (--sample).",)
+        say(f"lowcal: {notes[0]}")
     names = [[f"{PROBABILITY} {s} {k}" for k in range(len(one))] for s, one in enumerate(places)]
-    found = FileRows(chosen, X, classes, tuple(each if len(each) > 1 else each[0] for each in names), n_used, n)
-    for note in found.notes:
-        say(f"lowcal: {note}")
-    return found
+    probability = tuple(each if len(each) > 1 else each[0] for each in names)
+    return FileRows(chosen, X, classes, probability, used, sampled, notes)
 
 
 def _survey(
@@ -225,22 +215,28 @@ def _survey(
     seen: dict[Any, int] = {}
 
     def look(arrays: Mapping[str, Any], before: int) -> None:
-        _note_labels(seen, arrays[chosen.label], chosen.label, before)
+        distinct, places = factorise(arrays[chosen.label], chosen.label)
+        occurring, first = np.unique(places, return_index=True)
+        for value, row in zip([[*distinct, None][k] for k in occurring.tolist()], first.tolist(), strict=True):
+            # of many different numbers only some
+            if value not in seen and (len(seen) < MOST_LABELS or value in (None, *MISSING)):
+                seen[value] = before + row
         read = {name: numbers(arrays[name], table.decimal, name, before) for name in chosen.numbers}
         for names in chosen.probability:
             check_probabilities(names, [read[name] for name in names], before)
-        if chosen.weight is not None:
-            w = read[chosen.weight]
-            _refuse(~((w >= 0.0) & (w < np.inf)), chosen.weight, w, before, "the weight {:g} is negative or infinite.")
+        if (name := chosen.weights.get(WEIGHT)) is not None:
+            w = read[name]
+            _refuse(~((w >= 0.0) & (w < np.inf)), name, w, before, "the weight {:g} is negative or infinite.")
 
-    others = [*chosen.numbers, *(name for name in chosen.columns if name in chosen.categorical)]
+    named = [name for name in chosen.columns if name in chosen.categorical]
+    unknown = [chosen.label, *(name for name in chosen.columns if name not in chosen.categorical)]
     with showing(options, "reading", table) as bar:
-        n, kinds = table.survey(chosen.unknown, others, look, bar.add, MOST_TEXTS)
+        n, kinds = table.survey(unknown, [*chosen.numbers, *named], look, bar.add, MOST_TEXTS)
     if n == 0:
         raise InvalidInput(f"{table.shown} has a header but no rows; give at least one row.")
     values = _label_values(seen, kinds[chosen.label], chosen.label, table.decimal)
-    for name in others:
-        kinds[name] = Kind.TEXT if name in chosen.columns else None if table.text is None else Kind.NUMBER
+    kinds |= dict.fromkeys(chosen.numbers, None if table.text is None else Kind.NUMBER)
+    kinds |= dict.fromkeys(named, Kind.TEXT)
     return n, kinds, FileLabels(chosen.label, values)
 
 
@@ -258,20 +254,8 @@ def _convert(
         for s, names in enumerate(chosen.probability):
             p = arrange([numbers(arrays[name]) for name in names], places[s])
             made |= {f"{PROBABILITY} {s} {k}": p if p.ndim == 1 else p[:, k] for k in range(len(names))}
-        if chosen.weight is not None:
-            made[WEIGHT] = numbers(arrays[chosen.weight])
-        if chosen.frequency is not None:
-            made[FREQUENCY] = numbers(arrays[chosen.frequency])
+        made |= {role: numbers(arrays[name]) for role, name in chosen.weights.items()}
         yield made | {name: arrays[name] for name in chosen.columns}
-
-
-def _sample(rows: Batches, options: argparse.Namespace) -> tuple[dict[str, Any], int]:
-    """Return a random sample of the rows in memory."""
-    sample = Sampling(options.seed or 0, options.sample)
-    for batch in rows.read(None):
-        sample.add(batch, len(batch))
-    kept = sample.rows()
-    return {name: for_frames(column) for name, column in kept.items()}, len(kept[LABEL])
 
 
 def _check_far(options: argparse.Namespace, table: FileTable, chosen: Chosen) -> None:
@@ -292,50 +276,7 @@ def _check_far(options: argparse.Namespace, table: FileTable, chosen: Chosen) ->
     )
 
 
-# --- labels and probabilities -------------------------------------------------------------------------------------
-
-
-def _note_labels(seen: dict[Any, int], labels: Any, name: str, before: int) -> None:
-    """Note the first row of labels that are new; of many different numbers only some."""
-    distinct, places = factorise(labels, name)
-    occurring, first = np.unique(places, return_index=True)
-    for value, row in zip([[*distinct, None][k] for k in occurring.tolist()], first.tolist(), strict=True):
-        if value not in seen and (len(seen) < MOST_LABELS or value in (None, *MISSING)):
-            seen[value] = before + row
-
-
-def _label_values(seen: Mapping[Any, int], kind: Kind | None, name: str, decimal: str | None) -> list[Any]:
-    """Return the labels as values of their kind, or refuse the first that is missing or infinite."""
-    import pyarrow as pa
-
-    values = list(seen) if decimal is None else cast(pa.array(list(seen), pa.string()), kind, decimal).to_pylist()
-    for value, row in zip(values, seen.values(), strict=True):
-        if value is None or value != value:
-            raise _missing(name, row)
-        if not isinstance(value, str | bool | int | float | Decimal):
-            raise InvalidInput(f"{place(name, row)}: {value!r} is neither text nor a number; convert it.")
-        if value in (np.inf, -np.inf):
-            raise InvalidInput(f"{place(name, row)}: the label is infinite. Correct or drop the row.")
-    return [float(value) if isinstance(value, Decimal) else value for value in values]
-
-
-def _classes_of(
-    options: argparse.Namespace, chosen: Chosen, labels: FileLabels
-) -> tuple[tuple[Any, ...] | None, list[tuple[int, ...]]]:
-    """Return the classes, and which of them each column of each set of probabilities refers to."""
-    first, *more = chosen.probability
-    named = split_classes(options.classes, labels.found, len(first))
-    classes = choose_classes(labels, first, named, options.positive)
-    start = 1 if len(first) == 1 else 0
-    places = [tuple(range(start, start + len(first)))]
-    for names in more:
-        known = (0, 1) if classes is None else classes
-        check_number("--against", names, len(known), "The file has")
-        # the classes of one column are those of its label
-        of_columns = named if len(names) == len(first) > 1 else None
-        before = {name: k for k, name in enumerate(first, start)}
-        places.append(places_of(names, known, before, of_columns, "--against"))
-    return classes, places
+# --- probabilities ------------------------------------------------------------------------------------------------
 
 
 def check_number(option: str, names: Sequence[str], n_classes: int, who: str) -> None:
@@ -374,10 +315,231 @@ def _refuse(bad: NDArray[np.bool_], name: str, values: FloatArray, before: int, 
     """Refuse the first row that is bad, if there is one; a missing value as such."""
     if bad.any():
         row = int(bad.argmax())
-        if np.isnan(values[row]):
-            raise _missing(name, before + row)
-        raise InvalidInput(f"{place(name, before + row)}: {why.format(values[row])}")
+        why = _ABSENT if np.isnan(values[row]) else why.format(values[row])
+        raise InvalidInput(f"{place(name, before + row)}: {why}")
 
 
-def _missing(name: str, row: int) -> InvalidInput:
-    return InvalidInput(f"{place(name, row)}: the value is missing. Fill it in or drop the row.")
+# --- labels -------------------------------------------------------------------------------------------------------
+
+
+def _label_values(seen: Mapping[Any, int], kind: Kind | None, name: str, decimal: str | None) -> list[Any]:
+    """Return the labels as values of their kind, or refuse the first that is missing or infinite."""
+    import pyarrow as pa
+
+    values = list(seen) if decimal is None else cast(pa.array(list(seen), pa.string()), kind, decimal).to_pylist()
+    for value, row in zip(values, seen.values(), strict=True):
+        if value is None or value != value:
+            raise InvalidInput(f"{place(name, row)}: {_ABSENT}")
+        if not isinstance(value, str | bool | int | float | Decimal):
+            raise InvalidInput(f"{place(name, row)}: {value!r} is neither text nor a number; convert it.")
+        if value in (np.inf, -np.inf):
+            raise InvalidInput(f"{place(name, row)}: the label is infinite. Correct or drop the row.")
+    return [float(value) if isinstance(value, Decimal) else value for value in values]
+
+
+class FileLabels:
+    """The different labels of a column, by their text and sorted; whole numbers are integers.
+
+    >>> FileLabels("y", [2.0, 1.0]).found
+    {'1': 1, '2': 2}
+    """
+
+    def __init__(self, name: str, values: Iterable[Any]) -> None:
+        distinct = sorted(values)
+        self.name = name
+        self.are_floats = all(isinstance(value, float) for value in distinct)
+        self.are_text = any(isinstance(value, str) for value in distinct)
+        whole = [int(value) if isinstance(value, float) and value.is_integer() else value for value in distinct]
+        self.found = {str(value): value for value in whole}
+        #: The first few labels, for a message.
+        self.some = ", ".join(repr(text) for text in list(self.found)[:5]) + (", ..." if len(self.found) > 5 else "")
+
+    def known(self, text: str) -> Any:
+        """Return the label that a text writes, numbers and truth values in any way; else the text itself."""
+        for one, value in self.found.items() if text not in self.found and not self.are_text else ():
+            try:
+                if one.lower() == text.lower() or float(one) == float(text):
+                    return value
+            except ValueError:
+                pass
+        return self.found.get(text, text)
+
+    def unclear(self) -> InvalidInput:
+        """Return the error of labels that are not two classes, or of which the positive one is unclear."""
+        n, some = len(self.found), self.some
+        if n == 1:
+            problem = (
+                f"only the label {some}, but two are needed. If the other one can occur, name both, the positive one "
+                "last, such as --classes 0,1."
+            )
+        elif n == 2:
+            example = sentence(quote(list(self.found)[-1]))
+            problem = f"{some}; say which of them is the positive class, such as --positive {example}"
+        else:
+            problem = (
+                f"{n} different labels ({some}), but there is one probability column; give --probability a column for "
+                "each class, or say with --positive which label it refers to."
+            )
+        return InvalidInput(f"Column {self.name!r} holds {problem}")
+
+
+def _classes_of(
+    options: argparse.Namespace, chosen: Chosen, labels: FileLabels
+) -> tuple[tuple[Any, ...] | None, list[tuple[int, ...]]]:
+    """Return the classes, and which of them each column of each set of probabilities refers to."""
+    first, *more = chosen.probability
+    named = split_classes(options.classes, labels.found, len(first))
+    classes = choose_classes(labels, first, named, options.positive)
+    start = 1 if len(first) == 1 else 0
+    places = [tuple(range(start, start + len(first)))]
+    for names in more:
+        known = (0, 1) if classes is None else classes
+        check_number("--against", names, len(known), "The file has")
+        # the classes of one column are those of its label
+        of_columns = named if len(names) == len(first) > 1 else None
+        before = {name: k for k, name in enumerate(first, start)}
+        places.append(places_of(names, known, before, of_columns, "--against"))
+    return classes, places
+
+
+def choose_classes(
+    labels: FileLabels, probability: Sequence[str], classes: Sequence[str] | None, positive: str | None
+) -> tuple[Any, ...] | None:
+    """Return the classes for one probability (of the last, the positive one) or for one of each class.
+
+    It is None for outcomes in [0, 1].
+    """
+    if positive is not None:
+        if len(probability) > 1:
+            raise WrongUsage("--positive goes with one probability column; for several, name them with --classes.")
+        if classes is not None:
+            raise WrongUsage("Give either --positive or --classes, whose last class is the positive one.")
+        return _against_others(labels, positive)
+    if classes is not None:
+        return _given(labels, probability, classes)
+    if len(probability) > 1:
+        named = _named(probability, labels.found)
+        if not named:
+            raise InvalidInput(
+                f"Column {labels.name!r} holds the label {next(iter(labels.found))!r}, but no probability column is "
+                "named after it; name the classes in the order of the columns with --classes."
+            )
+        return tuple(labels.found.get(text, text) for text in named)
+    # the library's order; that of texts has no meaning, so which is positive is asked
+    values = np.array(list(labels.found.values()), dtype=np.float64 if labels.are_floats else object)
+    if not is_fraction(values) and (len(values) != 2 or labels.are_text):
+        raise labels.unclear()
+    found = read_classes(values, 2)
+    return None if found is None else tuple(found)
+
+
+def _against_others(labels: FileLabels, positive: str) -> tuple[Any, ...]:
+    """Return the negative and the positive class; several other labels are one negative class."""
+    found, one = labels.found, labels.known(positive)
+    others = [value for value in found.values() if value != one]
+    if len(others) == len(found):
+        raise InvalidInput(
+            f"--positive {positive!r} does not occur in column {labels.name!r}, which holds {labels.some}."
+            f"{suggest(positive, found)}"
+        )
+    if not others:
+        raise labels.unclear()
+    return (others[0] if len(others) == 1 else f"not {positive}"), one
+
+
+def _given(labels: FileLabels, probability: Sequence[str], classes: Sequence[str]) -> tuple[Any, ...]:
+    """Return the classes that --classes names; not every one need occur."""
+    known = tuple(labels.known(text) for text in classes)
+    if len(probability) > 1:
+        _check_each_once(probability, known)
+    elif len(known) != 2 or len(set(known)) < 2:
+        raise WrongUsage(
+            f"--classes names {len(set(known))} classes, but a single probability column needs two: the positive one "
+            "last, such as --classes 0,1."
+        )
+    unknown = [text for text, value in labels.found.items() if value not in known]
+    if unknown:
+        raise InvalidInput(f"Column {labels.name!r} holds the label {unknown[0]!r}, which --classes does not name.")
+    return known
+
+
+def _check_each_once(given: Sequence[str], named: Sequence[str]) -> None:
+    if len(named) != len(given) or len(set(named)) < len(named):
+        raise WrongUsage(
+            f"--classes names {len(set(named))} classes, but there are {len(given)} probability columns; "
+            "name each class once."
+        )
+
+
+def encode_labels(column: Any, classes: Sequence[Any] | None) -> NDArray[Any]:
+    """Return the position of every row's class, or outcomes in [0, 1] where there are no classes.
+
+    A label that is none of the classes belongs to the first: --positive puts it against all others.
+
+    >>> import pyarrow as pa
+    >>> encode_labels(pa.array([2.0, 1.0, 3.0]), (1, 2))
+    array([1, 0, 0], dtype=uint8)
+    """
+    if classes is None:
+        return np.asarray(column, dtype=np.float64)
+    distinct, places = factorise(column)
+    values = np.array([value if value in classes else classes[0] for value in distinct], dtype=object)
+    return np.asarray(code_labels(values, classes).astype(np.min_scalar_type(len(classes)))[places])
+
+
+def places_of(
+    given: Sequence[str], classes: Sequence[Any], known: Mapping[str, int], named: Sequence[str] | None, option: str
+) -> tuple[int, ...]:
+    """Return which of the classes each probability column refers to.
+
+    It is as `named` says (a class for each column), else as `known` from columns that were used before, else by the
+    columns' names. One column of two classes that nothing is known of refers to the positive class, the last.
+
+    >>> places_of(["p_b", "p_c", "p_a"], ["a", "b", "c"], {}, None, "--probability")
+    (1, 2, 0)
+    >>> places_of(["old"], [0, 1], {"p": 1}, None, "--against")
+    (1,)
+    """
+    texts = [str(value) for value in classes]
+    if named is not None:
+        for name in named:
+            if name not in texts:
+                raise WrongUsage(
+                    f"There is no class {name!r}; the classes are {', '.join(texts)}.{suggest(name, texts)}"
+                )
+        _check_each_once(given, named)
+        return tuple(texts.index(name) for name in named)
+    found = {name: known[name] for name in given if name in known}
+    rest = [name for name in given if name not in found]
+    left = [k for k in range(len(texts)) if k not in found.values()]
+    if len(given) == len(texts) and len(rest) == len(left) <= 1:
+        found |= dict(zip(rest, left, strict=True))
+        return tuple(found[name] for name in given)
+    # of two columns used before, neither is the positive one unless the classes say so
+    if len(given) == 1 and (not rest or list(known.values()) in ([], [1]) or list(classes) == [0, 1]):
+        return (found.get(given[0], 1),)
+    names = [] if len(given) == 1 else _named(given, texts)
+    if not names:
+        by_name = option == "--probability" or len(given) > 1
+        way = "name the classes in the order of the columns with --classes"
+        raise WrongUsage(
+            f"It is unclear which of the classes {', '.join(texts)} is meant by {option} {','.join(given)}; "
+            f"{way if by_name else f'give {option} a column for each class'}."
+        )
+    return tuple(texts.index(name) for name in names)
+
+
+def _named(names: Sequence[str], classes: Iterable[str]) -> list[str]:
+    """Return the part of each column's name that is its class, if all classes are found so.
+
+    A column is named by its class, or by its class between a beginning and an end that all columns share: the names are
+    tried without these, longest parts first.
+
+    >>> _named(["p_10", "p_11", "p_12"], ["10", "11"])
+    ['10', '11', '12']
+    """
+    ends = (list(names), [name[::-1] for name in names])
+    before, after = (len(commonprefix(texts)) for texts in ends)  # noqa: RUF071 (letters are meant)
+    cuts = sorted(((i, j) for i in range(before + 1) for j in range(after + 1)), key=sum)
+    cut = ([name[i : len(name) - j] for name in names] for i, j in cuts)
+    return next((one for one in cut if len(set(one)) == len(names) and all(one) and set(classes) <= set(one)), [])

@@ -63,9 +63,7 @@ def silence(stream: TextIO) -> None:
 
 def is_wanted(options: argparse.Namespace) -> bool:
     """Whether progress is shown: as asked for, or else if standard error is a terminal."""
-    if options.quiet:
-        return False
-    return bool(sys.stderr.isatty() if options.progress is None else options.progress)
+    return not options.quiet and bool(sys.stderr.isatty() if options.progress is None else options.progress)
 
 
 def showing(options: argparse.Namespace, what: str, table: FileTable) -> Passes:

@@ -59,7 +59,12 @@ def is_on_card(x: object) -> bool:
     """
     if isinstance(x, Mapping):
         return any(is_on_card(column) for column in x.values())
-    return isinstance(x, ThroughCard) or hasattr(x, "__cuda_array_interface__") or _is_frame(x)
+    return isinstance(x, ThroughCard) or _is_array(x) or _is_frame(x)
+
+
+def _is_array(x: object) -> bool:
+    # the type is asked first: pandas looks for a column of this name, which takes as long as a pass over 1,000 rows
+    return hasattr(type(x), "__cuda_array_interface__") and hasattr(x, "__cuda_array_interface__")
 
 
 def _is_frame(x: object) -> bool:

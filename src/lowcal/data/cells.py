@@ -5,15 +5,12 @@ Within a bin, p becomes its mean over both outcomes: were it that of each outcom
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from lowcal.data.errors import InvalidInput, repeated
 from lowcal.data.files.batches import is_source, open_batches, require_columns, require_pyarrow
 from lowcal.data.inputs import check_whole
-
-if TYPE_CHECKING:
-    import narwhals.stable.v2 as nw
 
 #: The column of counts.
 FREQUENCY = "frequency"
@@ -52,18 +49,35 @@ def cells(table: Any, columns: str | Sequence[str], bins: int = 256, *, y: str =
     import narwhals.stable.v2 as nw
 
     names = _names(columns, bins, y, p)
+
+    def counted(frame: Any) -> Any:
+        """Return the sum of p and the number of rows of each cell and outcome."""
+        number = nw.col(p).cast(nw.Float64)  # sums in single precision would be off
+        placed = frame.select(*names, y, number.alias(TOTAL), (number * bins).floor().alias(BIN))
+        return placed.group_by(*names, y, BIN).agg(nw.col(TOTAL).sum(), nw.len().alias(FREQUENCY))
+
     frame: Any = nw.from_native(table, pass_through=True)
     if frame is not table:
         require_columns("The table", frame.collect_schema().names(), [*names, y, p])
-        return _finished(_counted(frame, names, bins, y, p), names, y, p).to_native()
-    if not is_source(table):
+        summed = counted(frame)
+    elif is_source(table):
+        require_pyarrow("cells of files")
+        import pyarrow as pa
+
+        batches = open_batches(table)
+        parts = [counted(nw.from_native(pa.table(dict(batch)))) for batch in batches.read((*names, y, p))]
+        if not parts:
+            raise batches.nothing()
+        sums = nw.col(TOTAL).sum(), nw.col(FREQUENCY).sum()
+        summed = nw.concat(parts).group_by(*names, y, BIN).agg(*sums)
+    else:
         raise InvalidInput(
             f"cells can't read {type(table).__name__}; give a data frame, an Arrow table, a DuckDB relation or files."
         )
-    require_pyarrow("cells of files")
-    parts = nw.concat(list(_parts(table, names, bins, y, p)))
-    summed = parts.group_by(*names, y, BIN).agg(nw.col(TOTAL).sum(), nw.col(FREQUENCY).sum())
-    return _finished(summed, names, y, p).to_native()
+    total, count = (nw.col(name).sum().over(*names, BIN) for name in (TOTAL, FREQUENCY))
+    found = summed.select(*names, (total / count).alias(p), y, nw.col(FREQUENCY).cast(nw.Int64))
+    # the order of rows decides which of them a fit holds out
+    return nw.maybe_reset_index(found.sort(*names, p, y)).to_native()
 
 
 def cells_sql(
@@ -122,34 +136,3 @@ def _names(columns: str | Sequence[str], bins: int, y: str, p: str) -> list[str]
             f"{TOTAL!r} are names of cells. Rename it, or leave it out of columns."
         )
     return names
-
-
-def _counted(frame: Any, names: list[str], bins: int, y: str, p: str) -> Any:
-    """Return the sum of p and the number of rows of each cell and outcome."""
-    import narwhals.stable.v2 as nw
-
-    number = nw.col(p).cast(nw.Float64)  # sums in single precision would be off
-    placed = frame.select(*names, y, number.alias(TOTAL), (number * bins).floor().alias(BIN))
-    return placed.group_by(*names, y, BIN).agg(nw.col(TOTAL).sum(), nw.len().alias(FREQUENCY))
-
-
-def _finished(summed: Any, names: list[str], y: str, p: str) -> Any:
-    """Return cells, with the mean p of their bin, from sums and counts."""
-    import narwhals.stable.v2 as nw
-
-    total, count = (nw.col(name).sum().over(*names, BIN) for name in (TOTAL, FREQUENCY))
-    found = summed.select(*names, (total / count).alias(p), y, nw.col(FREQUENCY).cast(nw.Int64))
-    # the order of rows decides which of them a fit holds out
-    return nw.maybe_reset_index(found.sort(*names, p, y))
-
-
-def _parts(source: object, names: list[str], bins: int, y: str, p: str) -> Iterator[nw.DataFrame[Any]]:
-    """Yield the sums and counts of every batch of a source."""
-    import narwhals.stable.v2 as nw
-    import pyarrow as pa
-
-    batches, n = open_batches(source), 0
-    for n, batch in enumerate(batches.read((*names, y, p)), 1):  # noqa: B007
-        yield _counted(nw.from_native(pa.table(dict(batch))), names, bins, y, p)
-    if n == 0:
-        raise batches.nothing()

@@ -1,29 +1,44 @@
-"""Values as JSON and back: a class writes itself by `to_dict` and is read by `from_dict`, which checks every field.
+"""Values as JSON and back, and the text of a saved model: read strictly, every field checked, executed never.
 
-An array of few numbers is a list; of more than 64 it is {"dtype", "shape", "base64"}: the bytes of its numbers in C
-order, little endian. In lists of numbers, and for single ones, the texts "nan", "inf" and "-inf" stand for what JSON
-lacks; among labels, where a text is a text, {"number": "inf"} does. Errors name the place in the file.
+A class writes itself by `to_dict` and is read by `from_dict`. An array of few numbers is a list; of more than 64 it is
+{"dtype", "shape", "base64"}: the bytes of its numbers in C order, little endian. In lists of numbers, and for single
+ones, the texts "nan", "inf" and "-inf" stand for what JSON lacks; among labels, where a text is a text, {"number":
+"inf"} does. Errors name the place in the file. The document of a model is
+
+    {"format": "lowcal", "version": 1, "checksum": "sha256:...", "lowcal": "0.2.0", "metadata": {...}, "model": {...}}
+
+The checksum is the SHA-256 of the canonical text (sorted keys, no spaces, UTF-8) of everything else, so that white
+space and the order of keys do not count. A number is written as Python's repr, which is read back to the same bits.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from hashlib import sha256
 from math import inf, isfinite, prod
-from typing import Any, ClassVar, NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.documents import compact, plain_scalar
 from lowcal.data.errors import DamagedFile, InvalidInput
 from lowcal.kernels.simplex import FloatArray, IntArray
 
 T = TypeVar("T", bound=type)
 
+FORMAT = "lowcal"
+#: The version that is written; it changes when an older lowcal could misread a file.
+VERSION = 1
+#: Larger files are refused: reading takes several times as much memory.
+MOST_BYTES = 1 << 30
+#: The most digits of a whole number.
+MOST_DIGITS = 400
+#: Containers of a document up to this depth are laid out on lines of their own.
+LINES = 4
 #: Arrays of more numbers than this are written as bytes.
 FEW = 64
 #: How numbers may be written as bytes; the first that holds an array of whole numbers is used.
@@ -37,8 +52,13 @@ MOST = 1e100
 #: A file names or counts no more classes or columns than this: they are held in memory.
 MOST_LISTED = 1 << 20
 
+_KEYS = ("format", "version", "checksum", "lowcal", "metadata", "model")
+
 #: A label or a category: text, a number or a boolean.
 Label = str | bool | int | float
+
+
+# --- values as they are written -----------------------------------------------------------------------------------
 
 
 class Numbers(list[Any]):
@@ -80,12 +100,7 @@ def _plain(value: Any) -> Any:
         return Numbers(value)
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
-    return value.to_dict() if isinstance(value, _Written) else value
-
-
-@runtime_checkable
-class _Written(Protocol):
-    def to_dict(self) -> dict[str, Any]: ...
+    return value.to_dict() if hasattr(value, "to_dict") else value
 
 
 class Pool:
@@ -137,13 +152,12 @@ def pack(values: Any) -> list[Any] | dict[str, Any]:
         if is_float and not np.isfinite(array).all():
             array = np.array([pack_number(x) for x in array.ravel().tolist()], dtype=object).reshape(array.shape)
         return list(array.tolist())
-    dtype = "float64" if is_float else next(name for name in WHOLE if _holds(name, array))
+    least, most = (0, 0) if is_float else (array.min(), array.max())
+    limits = {name: np.iinfo(name) for name in WHOLE}
+    whole = (name for name, limit in limits.items() if limit.min <= least and most <= limit.max)
+    dtype = "float64" if is_float else next(whole)
     content = np.ascontiguousarray(array, dtype=np.dtype(dtype).newbyteorder("<")).tobytes()
     return {"dtype": dtype, "shape": list(array.shape), "base64": base64.b64encode(content).decode("ascii")}
-
-
-def _holds(dtype: str, array: NDArray[np.integer[Any]]) -> bool:
-    return bool(np.iinfo(dtype).min <= array.min() and array.max() <= np.iinfo(dtype).max)
 
 
 def pack_number(x: float) -> float | str:
@@ -153,19 +167,54 @@ def pack_number(x: float) -> float | str:
 
 def pack_labels(labels: Iterable[Any], what: str) -> list[Any]:
     """Return labels or categories as they are written; refuse those that are not text, numbers or booleans."""
-    return [_pack_label(label, what) for label in labels]
+    packed: list[Any] = []
+    for label in labels:
+        found: Any = plain_scalar(label, what)
+        if found is None and isinstance(label, float) and abs(label) == inf:
+            found = {"number": repr(float(label))}
+        if found is None:
+            raise InvalidInput(
+                f"{what} are saved as text, numbers or booleans, but {label!r} is of the type {type(label).__name__}. "
+                "Convert it to text before fitting."
+            )
+        packed.append(found)
+    return packed
 
 
-def _pack_label(label: Any, what: str) -> Any:
-    found = plain_scalar(label, what)
-    if found is None and isinstance(label, float) and abs(label) == inf:
-        return {"number": repr(float(label))}
-    if found is None:
-        raise InvalidInput(
-            f"{what} are saved as text, numbers or booleans, but {label!r} is of the type {type(label).__name__}. "
-            "Convert it to text before fitting."
-        )
-    return found
+def check_plain(value: Any, place: str) -> Any:
+    """Return a user's value as plain JSON data (tuples as lists, NumPy scalars as numbers); refuse what is not."""
+    found = plain_scalar(value, place)
+    if found is not None or value is None:
+        return found
+    if isinstance(value, list | tuple):
+        return [check_plain(one, f"{place}[{k}]") for k, one in enumerate(value)]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {plain_scalar(key, place): check_plain(one, f"{place}[{key!r}]") for key, one in value.items()}
+    raise InvalidInput(
+        f"{place} is {value!r}, which can't be written as JSON. Give text, finite numbers, true or false, None, lists "
+        "or dicts with text as keys."
+    )
+
+
+def plain_scalar(value: Any, place: str) -> str | bool | int | float | None:
+    """Return text, a boolean or a finite number as plain data; None of anything else. Text must be valid Unicode."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidInput(
+                f"{place} holds the text {value!r}, which is not valid Unicode. Clean it first."
+            ) from error
+        return str.__str__(value)
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value) if abs(value) < 10 ** (MOST_DIGITS - 1) else None
+    return float(value) if isinstance(value, float) and isfinite(value) else None
+
+
+# --- values as they are read --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -266,18 +315,16 @@ class Plain:
     def floats(self, shape: Sequence[int | None], least: float = -inf, most: float = inf) -> FloatArray:
         """Return an array of numbers in a range; a length that is None is free."""
         array = self._array(shape, _read_number, ("float64",))
-        self._must_lie(array, least, most, "numbers")
-        return np.asarray(array, dtype=np.float64)
+        return np.asarray(self._within(array, least, most, "numbers"), dtype=np.float64)
 
     def wholes(self, shape: Sequence[int | None], least: int, most: int) -> IntArray:
         """Return an array of whole numbers in a range; a length that is None is free."""
-        array = self._array(shape, _read_whole, WHOLE)
-        self._must_lie(array, least, most, "whole numbers")
-        return array.astype(np.intp)
+        return self._within(self._array(shape, _read_whole, WHOLE), least, most, "whole numbers").astype(np.intp)
 
-    def _must_lie(self, array: NDArray[Any], least: float, most: float, what: str) -> None:
+    def _within(self, array: NDArray[Any], least: float, most: float, what: str) -> NDArray[Any]:
         is_inside = array.size == 0 or bool(array.min() >= least and array.max() <= most)  # a nan is not
         self._must(is_inside, f"an array of {what} {_range(least, most)}")
+        return array
 
     def increasing(self) -> FloatArray:
         """Return numbers that increase strictly."""
@@ -339,10 +386,8 @@ def _range(least: float, most: float) -> str:
 
 def _shown(value: Any) -> str:
     """Show a value of a file in few words."""
-    if isinstance(value, dict):
-        return f"an object with {len(value)} keys"
-    if isinstance(value, list):
-        return f"a list of {len(value)}"
+    if isinstance(value, dict | list):
+        return f"an object with {len(value)} keys" if isinstance(value, dict) else f"a list of {len(value)}"
     shown = "null" if value is None else repr(value)
     return shown if len(shown) <= 60 else f"{shown[:60]}..."
 
@@ -388,3 +433,109 @@ def kind_of(cls: type) -> str:
 
 def _full_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+# --- documents ----------------------------------------------------------------------------------------------------
+
+
+def write_document(model: dict[str, Any], metadata: dict[str, Any], lowcal_version: str) -> bytes:
+    """Return the document as bytes; the same model gives the same bytes."""
+    rest = {"format": FORMAT, "version": VERSION, "lowcal": lowcal_version, "metadata": metadata, "model": model}
+    document = {key: checksum(rest) if key == "checksum" else rest[key] for key in _KEYS}
+    return (_lay_out(document, LINES) + "\n").encode("utf-8")
+
+
+def read_document(data: bytes) -> dict[str, Any]:
+    """Return the document, its checksum verified; a `DamagedFile` says what is wrong with it."""
+    try:
+        document = _parse(data)
+        version, writer = document.get("version"), document.get("lowcal")
+        if type(version) is not int or version < 1:
+            raise DamagedFile(f"its version is {version!r}, but it must be a whole number from 1 on")
+        if version > VERSION:
+            by = f" {writer}" if isinstance(writer, str) and len(writer) < 40 else ""
+            raise InvalidInput(
+                f"it was written by a newer lowcal{by} (format {version}; this one reads up to {VERSION}): update "
+                "lowcal"
+            )
+        given = document.pop("checksum", None)
+        if set(document) != set(_KEYS) - {"checksum"} or given != checksum(document):
+            raise DamagedFile("its checksum does not match its content: the file is damaged or was changed")
+    except RecursionError:
+        raise DamagedFile("it is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise DamagedFile("its text is not valid Unicode") from None
+    if not isinstance(document["metadata"], dict):
+        raise DamagedFile("its metadata is not an object")
+    return document
+
+
+def checksum(rest: Mapping[str, Any]) -> str:
+    """Return the checksum of a document without its own.
+
+    >>> checksum({"b": 1.0, "a": "é"}) == checksum({"a": "é", "b": 1.0}) != checksum({"a": "é", "b": 1})
+    True
+    """
+    return f"sha256:{sha256(compact(rest, sort_keys=True).encode('utf-8')).hexdigest()}"
+
+
+def compact(value: object, sort_keys: bool = False) -> str:
+    """Return plain data as JSON without spaces."""
+    return json.dumps(value, sort_keys=sort_keys, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _lay_out(value: Any, lines: int, indent: str = "") -> str:
+    """Return JSON with the outer containers on lines of their own, so that people and diffs can read it."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if lines == 0 or not any(isinstance(one, dict | list) for one in inner):
+        return compact(value)
+    more = indent + " "
+    if isinstance(value, dict):
+        parts = [f"{compact(key)}: {_lay_out(one, lines - 1, more)}" for key, one in value.items()]
+        return "{\n" + ",\n".join(more + part for part in parts) + f"\n{indent}}}"
+    return "[\n" + ",\n".join(more + _lay_out(one, lines - 1, more) for one in value) + f"\n{indent}]"
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    """Return the object that the text is; JSON only, each key once, every number finite."""
+    if not data.strip():
+        raise DamagedFile("it is empty")
+    try:
+        document = json.loads(
+            data.decode("utf-8-sig"),
+            object_pairs_hook=_object,
+            parse_float=_float,
+            parse_int=_int,
+            parse_constant=_float,
+        )
+    except UnicodeDecodeError:
+        raise DamagedFile("it is not a text file: it is damaged, or not a model saved by lowcal") from None
+    except json.JSONDecodeError as error:
+        raise DamagedFile(
+            f"it is not valid JSON from line {error.lineno}, column {error.colno} on ({error.msg}): it is cut off, "
+            "damaged, or not a model saved by lowcal"
+        ) from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise DamagedFile("it is JSON, but not a model saved by lowcal")
+    return document
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise DamagedFile("it has a key twice in one object")
+    return made
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        is_word = text.endswith(("NaN", "Infinity"))
+        raise DamagedFile(f"{text} is not valid JSON" if is_word else f"the number {text[:40]} is too large")
+    return number
+
+
+def _int(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise DamagedFile(f"the number {text[:20]}... has {len(text)} digits")
+    return int(text)

@@ -15,6 +15,7 @@ and other containers are refused. Data frames are read through narwhals alone, w
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -86,8 +87,9 @@ class Column:
         kinds = {type(value) for value in self.scalars}
         if bool in kinds and {value for value in self.scalars if value is not None} <= {*_BOOLEANS}:
             return _BOOLEANS  # numbers equal to them may be among them
-        present = zip(self.scalars, self._counts[:-1] > 0, strict=True)
-        found = {value for value, occurs in present if occurs and value is not None}
+        assert self.places is not None
+        occurs = np.flatnonzero(_count(self.places, len(self.scalars))[:-1])
+        found = {self.scalars[k] for k in occurs.tolist()} - {None}
         types = sorted({type(value) for value in found}, key=lambda kind: kind.__name__)
         return tuple(value for kind in types for value in sorted(v for v in found if type(v) is kind))
 
@@ -149,11 +151,6 @@ class Column:
         if dtype.kind == "u" and new[:held] == list(range(missing + 1, missing + 1 + held)):
             return np.asarray(np.add(places, missing + 1, dtype=dtype, casting="unsafe"))
         return np.asarray(np.array([*new, missing], dtype=dtype)[places.astype(np.intp, copy=False)])
-
-    @cached_property
-    def _counts(self) -> NDArray[np.intp]:
-        assert self.places is not None
-        return _count(self.places, len(self.scalars))
 
     def take(self, rows: NDArray[np.intp]) -> Column:
         """Keep some rows; only the categories that occur in them are left."""
@@ -239,7 +236,7 @@ class Table:
         if isinstance(X, Mapping):
             return _of_mapping(X)
         if isinstance(X, (list, tuple)):
-            return _of_array(_of_rows(X))
+            return _of_rows(X)
         return _of_frame(X)
 
     def column(self, name: str | int) -> Column:
@@ -397,15 +394,14 @@ def _of_mapping(X: Mapping[Any, Any]) -> Table:
     return _of_columns(list(columns), listed, next(iter(lengths.values()), 0), is_named=True, source=listed)
 
 
-def _of_rows(X: Sequence[Any]) -> NDArray[Any]:
-    """Make an object array of a list of rows, so that each column keeps its own type."""
-    try:
+def _of_rows(X: Sequence[Any]) -> Table:
+    """Read a list of rows as an array of objects, so that each column keeps its own type."""
+    array = None
+    with suppress(ValueError):
         array = np.array(X, dtype=object)
-    except ValueError:
-        array = None
     if array is None or (array.ndim == 1 and any(isinstance(row, (list, tuple, np.ndarray)) for row in X)):
         raise InvalidInput("The rows of X differ in length; give each row a value for every column.")
-    return array
+    return _of_array(array)
 
 
 def _of_frame(X: object) -> Table:
@@ -417,30 +413,23 @@ def _of_frame(X: object) -> Table:
         names, series = [str(name) for name in X.columns], [column for _, column in X.items()]
         return _of_columns(names, series, len(X), is_named=True, source=series)
     try:
-        frame = _narwhal(X)
+        try:
+            frame: Any = nw.from_native(X, allow_series=True)
+        except TypeError as error:
+            raise InvalidInput(f"X is {_type_name(X)}, which can't be read; give {_ACCEPTED}.") from error
+        if frame.implementation.is_dask() or frame.implementation.is_spark_like():
+            raise InvalidInput(
+                f"X is {_type_name(X)}, whose rows lie on a cluster; collect the rows you want, as in X.compute() for "
+                "Dask or X.toPandas() for Spark, and give those."
+            )
+        if isinstance(frame, nw.LazyFrame):  # once: a second run of the query may bring the rows in another order
+            frame = frame.collect()
         columns = [frame] if isinstance(frame, nw.Series) else list(frame.iter_columns())
     except DuplicateError as error:
         raise InvalidInput(f"X has several columns of the same name; rename them. {error}") from error
     if isinstance(frame, nw.Series) and frame.name in (None, ""):
         return _of_columns(_numbered(1), columns, len(frame), is_named=False, source=columns)
     return _of_columns([str(column.name) for column in columns], columns, len(frame), is_named=True, source=columns)
-
-
-def _narwhal(X: Any) -> nw.DataFrame[Any] | nw.Series[Any]:
-    """Wrap a data frame or series, and collect it if it is lazy."""
-    import narwhals.stable.v2 as nw
-
-    try:
-        frame = nw.from_native(X, allow_series=True)
-    except TypeError as error:
-        raise InvalidInput(f"X is {_type_name(X)}, which can't be read; give {_ACCEPTED}.") from error
-    if frame.implementation.is_dask() or frame.implementation.is_spark_like():
-        raise InvalidInput(
-            f"X is {_type_name(X)}, whose rows lie on a cluster; collect the rows you want, as in X.compute() for Dask "
-            "or X.toPandas() for Spark, and give those."
-        )
-    # once: a second run of the query may bring the rows in another order
-    return frame.collect() if isinstance(frame, nw.LazyFrame) else frame
 
 
 def column_like(X: Any, name: str, values: NDArray[Any]) -> Any:
@@ -498,22 +487,17 @@ def _from_array(name: str, values: NDArray[Any]) -> Column:
         return Column(name, np.ascontiguousarray(values, dtype=np.float64))
     if kind == "b":
         return categorical(name, _BOOLEANS, np.ascontiguousarray(values).view(np.int8))
-    if kind == "O":
-        return _from_objects(name, values)
+    if kind == "O":  # to numbers if all are, else to categories
+        objects = values.tolist()
+        sizes = (abs(value) for value in objects if type(value) is int)
+        if set(map(type, objects)) <= {int, float, type(None)} and max(sizes, default=0) < MOST_EXACT:
+            return Column(name, values.astype(np.float64))  # only a short cut
+        return _categorise(name, *_factorise(name, objects), infer=True)
     if kind == "M":
         return _dates(name, values, np.arange(len(values)))
     if kind in "UT":
         return _categorise(name, *_factorise(name, values.tolist()))
     return _refuse(name, f"the type {values.dtype}")
-
-
-def _from_objects(name: str, values: NDArray[Any]) -> Column:
-    """Convert Python objects: to numbers if all are, else to categories."""
-    objects = values.tolist()
-    sizes = (abs(value) for value in objects if type(value) is int)
-    if set(map(type, objects)) <= {int, float, type(None)} and max(sizes, default=0) < MOST_EXACT:
-        return Column(name, values.astype(np.float64))  # only a short cut
-    return _categorise(name, *_factorise(name, objects), infer=True)
 
 
 def _from_series(name: str, series: Any) -> Column:
@@ -546,8 +530,12 @@ def _from_series(name: str, series: Any) -> Column:
         return _categorise(name, *_factorise_series(series))
     if dtype == nw.Date or dtype == nw.Datetime:
         return _from_array(name, series.to_numpy())
-    if dtype == nw.Object or (dtype == nw.Unknown and _tells_its_type(series)):
-        return _from_array(name, _unknown(series))
+    # a type that narwhals lacks shows in the array of pandas (time zones with an underscore too) and in Arrow's dates
+    kind, plain = series.implementation, series.to_native()
+    is_date = kind.is_pyarrow() and str(plain.type).startswith("date")
+    if dtype == nw.Object or (dtype == nw.Unknown and (kind.is_pandas_like() or is_date or series.is_null().all())):
+        has_zone = getattr(getattr(plain, "dtype", None), "tz", None) is not None
+        return _from_array(name, np.asarray(plain.to_numpy("datetime64[us]")) if has_zone else series.to_numpy())
     return _refuse(name, f"the type {dtype}")
 
 
@@ -557,19 +545,6 @@ def _array(series: nw.Series[Any]) -> NDArray[Any]:
     if series.implementation.is_pyarrow() and native.num_chunks == 1:
         return np.asarray(native.chunk(0).to_numpy(zero_copy_only=False))
     return series.to_numpy()
-
-
-def _tells_its_type(series: nw.Series[Any]) -> bool:
-    """Whether a type that narwhals lacks shows in the array: it does in pandas, and a column of nulls has none."""
-    is_date = series.implementation.is_pyarrow() and str(series.to_native().type).startswith("date")
-    return bool(series.implementation.is_pandas_like() or is_date or series.is_null().all())
-
-
-def _unknown(series: nw.Series[Any]) -> NDArray[Any]:
-    """Give the values of a type that narwhals lacks; pandas' time zones with an underscore are among these."""
-    native: Any = series.to_native()
-    has_zone = getattr(getattr(native, "dtype", None), "tz", None) is not None
-    return np.asarray(native.to_numpy("datetime64[us]")) if has_zone else series.to_numpy()
 
 
 def _plain(column: Any) -> NDArray[Any] | None:
@@ -615,7 +590,13 @@ def _factorise_series(series: nw.Series[Any]) -> tuple[list[Any], NDArray[Any]]:
         encoded = native.dictionary_encode().combine_chunks()
         return encoded.dictionary.to_pylist(), encoded.indices.cast("int32").fill_null(MISSING).to_numpy()
     if series.implementation.is_polars() and series.dtype != nw.String:
-        return _factorise_numbered(native)
+        # categories are numbered, perhaps together with those of other columns; null is a value
+        numbered = native.to_physical()
+        first = numbered.arg_unique().to_numpy()
+        numbers = (numbered.cast(int).fill_null(MISSING) if numbered.null_count() else numbered).to_numpy()
+        place = np.empty(int(numbers.max(initial=0)) + 2, dtype=np.int32)
+        place[numbers[first]] = np.arange(len(first))
+        return native.gather(first).to_list(), place[numbers]
     values = series.drop_nulls().unique().to_list()
     places = [*range(len(values)), MISSING]
     return values, series.replace_strict([*values, None], places, return_dtype=nw.Int32).to_numpy()
@@ -625,16 +606,6 @@ def _factorise_pandas(native: Any) -> tuple[list[Any], NDArray[Any]]:
     """Do the same for a series of pandas."""
     codes, distinct = native.factorize()
     return distinct.tolist(), codes
-
-
-def _factorise_numbered(native: Any) -> tuple[list[Any], NDArray[np.int32]]:
-    """Do the same for categories of polars, whose numbers may count those of other columns too; null is a value."""
-    numbered = native.to_physical()
-    first = numbered.arg_unique().to_numpy()
-    numbers = (numbered.cast(int).fill_null(MISSING) if numbered.null_count() else numbered).to_numpy()
-    place = np.empty(int(numbers.max(initial=0)) + 2, dtype=np.int32)
-    place[numbers[first]] = np.arange(len(first))
-    return native.gather(first).to_list(), place[numbers]
 
 
 # Making columns of distinct values and codes.
@@ -672,14 +643,14 @@ def _dates(name: str, distinct: NDArray[Any], codes: NDArray[Any]) -> Column:
 
 def _rounded(distinct: Sequence[float | None]) -> FloatArray:
     """Make floats of distinct numbers, infinite beyond all floats; NaN is for missing ones, and stands last."""
-    return np.array([*(np.nan if value is None else _float(value) for value in distinct), np.nan])
 
+    def rounded(number: float) -> float:
+        try:
+            return float(number)
+        except OverflowError:
+            return np.inf if number > 0 else -np.inf
 
-def _float(number: float) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return np.inf if number > 0 else -np.inf
+    return np.array([*(np.nan if value is None else rounded(value) for value in distinct), np.nan])
 
 
 def _count(codes: NDArray[Any], count: int) -> NDArray[np.intp]:

@@ -165,7 +165,9 @@ def read_outcomes(
     weight, copies = read_weight(sample_weight, n), None
     if frequency_weight is not None:
         copies = read_copies(frequency_weight, n)
-        weight = _weigh_copies(weight, copies)
+        if (weight * copies).max(initial=0.0) <= 0:
+            raise InvalidInput("No row is left: frequency_weight or sample_weight is 0 in each of them.")
+        weight = normalised(weight * copies)
     coded, layout = _read_y(labels, n_classes, classes, weight)
     _check_names(p, layout)
     return Outcomes(coded, probabilities, weight, layout, copies)
@@ -325,14 +327,6 @@ def read_copies(frequency_weight: ArrayLike, n: int) -> IntArray:
             "a whole number, 0 or more. Give weights that are not counts as sample_weight."
         )
     return given.astype(np.intp)
-
-
-def _weigh_copies(weight: FloatArray, copies: IntArray) -> FloatArray:
-    """Return the weights of all copies of each row, which sum to one."""
-    total = weight * copies
-    if total.max(initial=0.0) <= 0:
-        raise InvalidInput("No row is left: frequency_weight or sample_weight is 0 in each of them.")
-    return normalised(total)
 
 
 def check_weight(sample_weight: ArrayLike) -> FloatArray:

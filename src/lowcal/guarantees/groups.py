@@ -401,7 +401,14 @@ class GroupRows:
         membership = read_memberships(c, n)
         if membership.shape[1] != 1:
             raise InvalidInput(f"c must hold one membership a row, shape ({n},), but its shape is {membership.shape}.")
-        truth = _read_truth(f_star, replicates, outcomes)
+        truth: KnownTruth | Replicates | None = None
+        if f_star is not None and replicates is not None:
+            raise InvalidInput("Both f_star and replicates were given. Give one of them.")
+        if f_star is not None:
+            truth = KnownTruth(read_probabilities(f_star, outcomes.layout))
+            check_length("f_star", len(truth.f_star), n)
+        if replicates is not None:
+            truth = Replicates(_read_replicates(replicates, outcomes))
         return cls(outcomes.y, outcomes.p, outcomes.weight * membership[:, 0], outcomes.layout, truth)
 
     def moments(self, labels: list[int], degree: int) -> GroupMoments:
@@ -452,18 +459,6 @@ def read_label(label: Any, layout: Layout) -> int:
 def _names(layout: Layout) -> list[Any]:
     """Return the classes, or their positions where y has soft labels."""
     return list(range(layout.n_classes) if layout.classes is None else layout.classes)
-
-
-def _read_truth(
-    f_star: ArrayLike | None, replicates: ArrayLike | None, outcomes: Outcomes
-) -> KnownTruth | Replicates | None:
-    if f_star is not None and replicates is not None:
-        raise InvalidInput("Both f_star and replicates were given. Give one of them.")
-    if f_star is not None:
-        truth = read_probabilities(f_star, outcomes.layout)
-        check_length("f_star", len(truth), len(outcomes.p))
-        return KnownTruth(truth)
-    return None if replicates is None else Replicates(_read_replicates(replicates, outcomes))
 
 
 def _read_replicates(replicates: ArrayLike, outcomes: Outcomes) -> FloatArray:

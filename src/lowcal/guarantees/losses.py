@@ -33,7 +33,6 @@ from lowcal.guarantees.groups import (
     Inequality,
     KnownTruth,
     Membership,
-    Replicates,
     given_alpha,
     mean,
     ratio,
@@ -144,9 +143,18 @@ def overconfidence(
     >>> round(found.estimate, 3), round(found.upper.reference, 3), round(found.upper.signed, 3), found.holds
     (0.5, 0.2, 0.3, True)
     """
-    chosen, rows = _read_convex(g), GroupRows.read(y, p, c, **about)
+    if isinstance(g, tuple) and len(g) == 2 and all(callable(part) for part in g):
+        g = Convex("g", *g)
+    elif g is not None and not isinstance(g, Convex):
+        raise InvalidInput(f"g must be a convex function of this module or a pair (g, g') of functions, not {g!r}.")
+    chosen, rows, star = power(2) if g is None else g, GroupRows.read(y, p, c, **about), None
     a = read_label(label, rows.layout)
-    star = None if rows.truth is None else mean(_of_truth(chosen, rows.truth, a, rows.weight), rows.weight)
+    if isinstance(rows.truth, KnownTruth):
+        star = mean(chosen.value(rows.truth.f_star[:, a]), rows.weight)
+    elif rows.truth is not None:
+        if chosen.power is None:
+            raise InvalidInput(f"replicates give the truth's powers only, not {chosen.name}. Pass f_star or a power.")
+        star = mean(np.asarray(rows.truth.powers([a], chosen.power, rows.weight)[-1]), rows.weight)
     return confidence(chosen, rows.p[:, a], rows.y[:, a], rows.weight, star, alpha).scalar()
 
 
@@ -161,25 +169,6 @@ def confidence(
     paper = None if g.power is None else float(g.power)
     upper = Inequality("upper", "the truth's own", reference, g.scale, paper, alpha_c, signed, needs_f_star=True)
     return Guarantee(f"The confidence E_c[{g.name}]", "the golden rule (spec 5)", estimate, None, upper)
-
-
-def _of_truth(g: Convex, truth: KnownTruth | Replicates, a: int, weight: FloatArray) -> FloatArray:
-    """Return g(f*) of every row, or an unbiased estimate of it."""
-    if isinstance(truth, KnownTruth):
-        return g.value(truth.f_star[:, a])
-    if g.power is None:
-        raise InvalidInput(f"replicates give the truth's powers only, not {g.name}. Pass f_star or a power.")
-    return np.asarray(truth.powers([a], g.power, weight)[-1])
-
-
-def _read_convex(g: Convex | tuple[Function, Function] | None) -> Convex:
-    if g is None:
-        return power(2)
-    if isinstance(g, Convex):
-        return g
-    if not (isinstance(g, tuple) and len(g) == 2 and all(callable(part) for part in g)):
-        raise InvalidInput(f"g must be a convex function of this module or a pair (g, g') of functions, not {g!r}.")
-    return Convex("g", *g)
 
 
 # ------------------------------------------------------------------------------------------- losses

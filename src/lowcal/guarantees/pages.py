@@ -88,34 +88,19 @@ def _sentences(figures: dict[str, float]) -> Iterator[str]:
     if "variance" in figures:
         model, truth = figures["moment_2"], figures["truth_moment_2_at_least"]
         yield f"the mean squared prediction is {model:.3g}; the mean squared true probability is at least {truth:.3g}"
-        yield _rate(figures)
-        yield _covariance(figures)
-        yield _variance(figures)
-
-
-def _rate(figures: dict[str, float]) -> str:
-    rate, prediction = figures["true_positive_rate"], figures["mean_prediction"]
-    if np.isnan(rate):
-        return "nobody has the outcome, so there is no true positive rate"
-    people = f"people with the outcome have a mean prediction of {rate:.3g} (the true positive rate)"
-    return f"{people}, against {prediction:.3g} for the whole group"
-
-
-def _covariance(figures: dict[str, float]) -> str:
-    rise, fall = "predictions rise with the outcomes", "predictions FALL where outcomes rise"
-    verdict = _verdict(figures, "covariance", rise, fall, f"whether {rise} is uncertain")
-    return f"the covariance of predictions and outcomes is {figures['covariance']:.3g}: {verdict}"
-
-
-def _variance(figures: dict[str, float]) -> str:
-    C, t, most = figures["covariance"], figures["margin"], figures["excess_over_truth_at_most"]
-    above = f"it exceeds the justified part by {_at_least(figures['excess_lower'], t)}, and the variance of the true "
-    all_of_it = "all of it is justified"
-    unsure = all_of_it if t == 0 else f"whether the rest is justified is uncertain (margin of error {t:.3g})"
-    verdict = _verdict(figures, "excess", f"{above}probabilities by at most {most:.3g}", all_of_it, unsure)
-    share = f"{C:.3g}" if C > 0 else "nothing"
-    variance = figures["variance"]
-    return f"the variance of the predictions is {variance:.3g}, of which the outcomes justify {share}: {verdict}"
+        rate, C, most = figures["true_positive_rate"], figures["covariance"], figures["excess_over_truth_at_most"]
+        people = f"people with the outcome have a mean prediction of {rate:.3g} (the true positive rate)"
+        people += f", against {prediction:.3g} for the whole group"
+        yield "nobody has the outcome, so there is no true positive rate" if np.isnan(rate) else people
+        rise, fall = "predictions rise with the outcomes", "predictions FALL where outcomes rise"
+        verdict = _verdict(figures, "covariance", rise, fall, f"whether {rise} is uncertain")
+        yield f"the covariance of predictions and outcomes is {C:.3g}: {verdict}"
+        above, all_of_it = _at_least(figures["excess_lower"], t), "all of it is justified"
+        above = f"it exceeds the justified part by {above}, and the variance of the true probabilities by at most"
+        unsure = all_of_it if t == 0 else f"whether the rest is justified is uncertain (margin of error {t:.3g})"
+        verdict = _verdict(figures, "excess", f"{above} {most:.3g}", all_of_it, unsure)
+        share, variance = f"{C:.3g}" if C > 0 else "nothing", figures["variance"]
+        yield f"the variance of the predictions is {variance:.3g}, of which the outcomes justify {share}: {verdict}"
 
 
 def _at_least(limit: float, t: float) -> str:

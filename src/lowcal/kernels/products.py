@@ -34,7 +34,7 @@ def dot(a: FloatArray, b: FloatArray) -> float:
     >>> dot(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
     11.0
     """
-    return float(product(a, b))
+    return float(a @ b if a.size <= UNSPLIT_VECTOR else np.einsum("k,k->", a, b))
 
 
 def product(A: Any, B: Any) -> FloatArray:
@@ -45,8 +45,7 @@ def product(A: Any, B: Any) -> FloatArray:
     (array([[ 5., 14.],
            [14., 50.]]), array([ 3., 12.]), array([3., 5., 7.]))
     """
-    is_dense = isinstance(A, np.ndarray) and isinstance(B, np.ndarray)
-    if not is_dense or _multiplications(A, B) <= UNSPLIT_VECTOR:
+    if not isinstance(A, np.ndarray) or not isinstance(B, np.ndarray) or _multiplications(A, B) <= UNSPLIT_VECTOR:
         return np.asarray(A @ B)
     if A.ndim > 2:
         if min(A.shape[-2], B.shape[-1]) > 1 and _multiplications(A, B) <= UNSPLIT:
@@ -86,15 +85,13 @@ def _in_blocks(A: FloatArray, B: FloatArray) -> FloatArray:
     depth = min(k, max(SIDE, UNSPLIT // (min(m, SIDE) * min(n, SIDE))))
     height = min(m, max(SIDE, UNSPLIT // (depth * min(n, SIDE))))
     width = min(n, UNSPLIT // (depth * height))
-    total = np.empty((m, n))
+    total, (first, *rest) = np.empty((m, n)), _cuts(k, depth)
     for columns in _cuts(n, width):
         right = np.array(B[:, columns], order="C")  # a copy: NumPy has another routine for A'A, with other limits
         for rows in _cuts(m, height):
-            first, *rest = _cuts(k, depth)
-            block = A[rows, first] @ right[first]
+            block = np.matmul(A[rows, first], right[first], out=total[rows, columns])
             for inner in rest:
                 block += A[rows, inner] @ right[inner]
-            total[rows, columns] = block
     return total
 
 

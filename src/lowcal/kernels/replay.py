@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -254,4 +254,4 @@ def _by_column(update: Sequence[Read], width: int) -> dict[int, FloatArray]:
 
 def _offsets(tables: Sequence[NDArray[np.generic]]) -> IntArray:
     """Return where each table starts when all are laid one after the other."""
-    return np.cumsum([0, *(len(table) for table in tables)])[:-1].astype(np.intp)
+    return np.array([0, *accumulate(map(len, tables))][:-1], dtype=np.intp)

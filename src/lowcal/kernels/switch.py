@@ -29,6 +29,9 @@ COMPILE_FROM = 1 << 21
 #: Total rows / rows in this batch.
 _times: ContextVar[float] = ContextVar("times", default=1.0)
 
+#: The compiled loops once they are in use, or NumPy's where there are none.
+_at_hand: list[ModuleType] = []
+
 
 def kernels_for(numbers: int) -> ModuleType:
     """Return the compiled loops for a pass that touches many table entries where numba is installed, else NumPy's.
@@ -43,12 +46,13 @@ def kernels_for(numbers: int) -> ModuleType:
 
 def kernels_at_hand(numbers: int = 0) -> ModuleType:
     """Return the compiled loops if they are in use already, or pay: for loops that give the same bits either way."""
-    return _compiled_loops() if _compiled_loops.cache_info().currsize else kernels_for(numbers)
+    return _at_hand[0] if _at_hand else kernels_for(numbers)
 
 
-@cache
 def _compiled_loops() -> ModuleType:
-    return compiled("compiled_loops") or loops
+    if not _at_hand:
+        _at_hand.append(compiled("compiled_loops") or loops)
+    return _at_hand[0]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from lowcal.kernels.loops import lay_powers, padded
 from lowcal.kernels.reference import CodeSums, Design, rows_in_cache
 from lowcal.kernels.simplex import FloatArray
 from lowcal.kernels.switch import kernels_for
-from lowcal.notions.weights import Cell, CellIds, Evaluated, Monomial, Weight, evaluate
+from lowcal.notions.weights import Cell, CellIds, Evaluated, Weight, evaluate, monomials
 
 
 def residual(u: Weight, label: int, p: FloatArray, y: FloatArray) -> FloatArray:
@@ -95,7 +95,7 @@ class MomentSums:
 
 def are_powers(weights: Sequence[Weight], d: int) -> bool:
     """Whether weights are 1, f, f^2, .. of a scalar."""
-    return d == 1 and list(weights) == [Monomial((0,) * j) for j in range(len(weights))]
+    return d == 1 and tuple(weights) == monomials(1, len(weights) - 1)
 
 
 def weigh(weights: Sequence[Weight], p: FloatArray, rho: FloatArray) -> FloatArray:

@@ -1,9 +1,9 @@
 """Saved models: `save` writes a model as JSON, `load` reads it back to the last bit and executes nothing.
 
 A file holds what predicting needs and what the fit said: names of columns and categories, cut points, trees,
-coefficients, and for smooth weights some of the fitted predictions; no rows. `data.documents` is the text and its
-checksum, `data.checked_json` how values are written and read, `rows.documents` the predictor, `saved_estimators` the
-estimators. Notions and hypothesis classes are written as the name of their class and their fields, and read by a
+coefficients, and for smooth weights some of the fitted predictions; no rows. `data.checked_json` is the text and
+its checksum, and how values are written and read, `rows.documents` the predictor, `saved_estimators` the estimators.
+Notions and hypothesis classes are written as the name of their class and their fields, and read by a
 registry. A user's own encoder, family or weight is written and read like lowcal's if its class is registered; nothing
 is imported by a name in a file.
 """
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from lowcal.data import documents
+from lowcal.data import checked_json
 from lowcal.data.checked_json import Plain, kind_of, pack_number
 from lowcal.data.errors import DamagedFile, InvalidInput, sentence
 from lowcal.data.files.atomic import atomic_write, check_path
@@ -115,12 +115,23 @@ def read(path: str | os.PathLike[str], *, estimator: object = None) -> Saved:
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return what was saved beside the model; the whole file is checked."""
-    return _read_file(path, lambda data: documents.read(data)["metadata"])
+    return _read_file(path, lambda data: checked_json.read_document(data)["metadata"])
 
 
 def _read_file(path: str | os.PathLike[str], read: Callable[[bytes], T]) -> T:
-    """Read the bytes of a file; errors name it."""
-    data = _read_bytes(Path(check_path(path)))
+    """Read the bytes of a file of a size that can be a model's; errors name it."""
+    place = Path(check_path(path))
+    try:
+        with open(place, "rb") as file:
+            data = file.read(checked_json.MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise InvalidInput(f"There is no file {str(place)!r}. Check the path.") from None
+    except IsADirectoryError:
+        raise InvalidInput(f"{place} is a folder. Give the file that lowcal.save wrote.") from None
+    except OSError as error:
+        raise InvalidInput(f"{place} can't be read: {error.strerror}.") from error
+    if len(data) > checked_json.MOST_BYTES:
+        raise InvalidInput(f"{place} has more than {checked_json.MOST_BYTES >> 20} MiB, too much for a saved model.")
     try:
         return read(data)
     except InvalidInput as error:
@@ -133,8 +144,8 @@ def to_bytes(model: object, metadata: Mapping[str, Any] | None = None) -> bytes:
     if not isinstance(metadata, Mapping | None):
         raise InvalidInput(f"metadata must be a dict of plain values, but {metadata!r} was given.")
     try:
-        plain = documents.check_plain({} if metadata is None else metadata, "metadata")
-        data = documents.write(write_model(model), plain, __version__)
+        plain = checked_json.check_plain({} if metadata is None else metadata, "metadata")
+        data = checked_json.write_document(write_model(model), plain, __version__)
         from_bytes(data)
     except RecursionError:
         raise InvalidInput("The model or its metadata is nested too deeply to be saved.") from None
@@ -148,29 +159,13 @@ def to_bytes(model: object, metadata: Mapping[str, Any] | None = None) -> bytes:
 
 def from_bytes(data: bytes, estimator: object = None) -> Saved:
     """Return what a file's bytes hold."""
-    parts = documents.read(data)
+    parts = checked_json.read_document(data)
     written_by = Plain(parts["lowcal"], "lowcal").text()
     try:
         model = read_model(Plain(parts["model"], "model"), estimator)
     except RecursionError:
         raise DamagedFile("it is nested too deeply") from None
     return Saved(model, parts["metadata"], written_by)
-
-
-def _read_bytes(path: Path) -> bytes:
-    """Return the bytes of a file of a size that can be a model's."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(documents.MOST_BYTES + 1)
-    except FileNotFoundError:
-        raise InvalidInput(f"There is no file {str(path)!r}. Check the path.") from None
-    except IsADirectoryError:
-        raise InvalidInput(f"{path} is a folder. Give the file that lowcal.save wrote.") from None
-    except OSError as error:
-        raise InvalidInput(f"{path} can't be read: {error.strerror}.") from error
-    if len(data) > documents.MOST_BYTES:
-        raise InvalidInput(f"{path} has more than {documents.MOST_BYTES >> 20} MiB, too much for a saved model.")
-    return data
 
 
 # --- models ---------------------------------------------------------------------------------------------------
@@ -212,21 +207,32 @@ def write_fit(fit: Any) -> dict[str, Any]:
         "kind": kind,
         "status": str(fit.status),
         "notion": write_value(fit.notion, "The notion of the fit"),
-        **{name: _write_figure(getattr(fit, name)) for name in (*FIGURES, "per_person")},
-        "start": None if fit.start is None else _write_record(fit.start),
-        "candidates": [_write_record(one) for one in fit.candidates],
-        **{name: _write_record(getattr(fit, name)) for name in more},
-        "history": [_write_record(record) for record in fit.history],
+        **_write_figures(fit, (*FIGURES, "per_person")),
+        "start": None if fit.start is None else _write_figures(fit.start),
+        "candidates": [_write_figures(one) for one in fit.candidates],
+        **{name: _write_figures(getattr(fit, name)) for name in more},
+        "history": [_write_figures(record) for record in fit.history],
         "predictor": write_predictor(fit.predictor),
     }
 
 
+def _write_figures(record: Any, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return fields, by default all, that are single numbers and texts as plain data."""
+    values = {name: getattr(record, name) for name in names or (field.name for field in fields(record))}
+    own = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+    return {name: pack_number(value) if isinstance(value, float) else value for name, value in own.items()}
+
+
 def read_fit(at: Plain) -> Fit:
-    """Return the fit of plain data."""
+    """Return the fit of plain data; candidates, of which older files have none, hold one that was chosen."""
     cls, more = FITS[at.kind(FITS)]
     names = ("kind", "status", "notion", "history", "predictor", *FIGURES, *more)
     given = dict(zip((*names, *LATER), at.fields(*names, optional=LATER), strict=True))
     types = {field.name: str(field.type) for field in fields(Fit)}
+    tried = [] if given["candidates"].is_null else given["candidates"].items()
+    candidates = Candidates(_read_record(one, Candidate) for one in tried)
+    if candidates and sum(one.is_chosen for one in candidates) != 1:
+        given["candidates"].refuse("a list of candidates, one of them chosen")
     return cls(
         predictor=read_predictor(given["predictor"]),
         status=Status(given["status"].choice([one.value for one in Status])),
@@ -234,27 +240,9 @@ def read_fit(at: Plain) -> Fit:
         history=tuple(_read_record(record, Record) for record in given["history"].items()),
         **{name: FIGURE[types[name]](given[name]) for name in (*FIGURES, "per_person")},
         start=None if given["start"].is_null else _read_record(given["start"], Record),
-        candidates=_read_candidates(given["candidates"]),
+        candidates=candidates,
         **{name: _read_record(given[name], kind) for name, kind in more.items()},
     )
-
-
-def _read_candidates(at: Plain) -> Candidates:
-    """Return the candidates of a fit, of which older files and other fits have none; one of them was chosen."""
-    found = Candidates(() if at.is_null else (_read_record(one, Candidate) for one in at.items()))
-    if found and sum(one.is_chosen for one in found) != 1:
-        at.refuse("a list of candidates, one of them chosen")
-    return found
-
-
-def _write_figure(value: Any) -> Any:
-    value = value.item() if isinstance(value, np.generic) else value
-    return pack_number(value) if isinstance(value, float) else value
-
-
-def _write_record(record: Any) -> dict[str, Any]:
-    """Return a value whose fields are single numbers and texts as plain data."""
-    return {field.name: _write_figure(getattr(record, field.name)) for field in fields(record)}
 
 
 def _read_record(at: Plain, cls: type[T]) -> T:
@@ -283,24 +271,24 @@ def write_value(value: Any, what: str) -> Any:
     if isinstance(value, list | tuple):
         return [write_value(one, what) for one in value]
     try:
-        return documents.check_plain(value.tolist() if isinstance(value, np.ndarray) else value, what)
+        return checked_json.check_plain(value.tolist() if isinstance(value, np.ndarray) else value, what)
     except InvalidInput as error:
-        raise InvalidInput(
-            f"{what} is {value!r}, which is not lowcal's own and can't be saved. {_remedy(value)}"
-        ) from error
-
-
-def _remedy(value: Any) -> str:
-    """Say how to keep what can't be saved; the predictor of a foreign regressor can't be saved either."""
-    if isinstance(value, Regressor):
-        return "Use pickle or joblib, and only with files you trust."
-    return "Save the predictor alone: lowcal.save(fit.predictor, path), or model.predictor_ of an estimator."
+        remedy = "Save the predictor alone: lowcal.save(fit.predictor, path), or model.predictor_ of an estimator."
+        if isinstance(value, Regressor):  # its predictor can't be saved either
+            remedy = "Use pickle or joblib, and only with files you trust."
+        raise InvalidInput(f"{what} is {value!r}, which is not lowcal's own and can't be saved. {remedy}") from error
 
 
 def read_value(at: Plain, allowed: Mapping[str, Any]) -> Any:
     """Return a value of one of the allowed classes, its fields plain or hypothesis classes again."""
     if allowed is CLASSES.known and at.value.get("kind") == CUTS:
-        return _read_cuts(at)
+        _, columns, cuts = at.fields("kind", "columns", "cuts")
+        names, each = _read_setting(columns), _read_setting(cuts)
+        if type(names) is not list or type(each) is not list or len(names) != len(each):
+            at.refuse("columns, and as many lists of cut points")
+        if any(type(name) not in (str, int) for name in names):
+            columns.refuse("a list of names or positions")
+        return dict(zip(names, each, strict=True))
     kind = at.kind(allowed)
     names = [field.name for field in fields(allowed[kind])]
     _, *given = at.fields("kind", *names)
@@ -310,17 +298,6 @@ def read_value(at: Plain, allowed: Mapping[str, Any]) -> Any:
         at.refuse(f"a {kind}")
     except InvalidInput as error:
         raise DamagedFile(f"{at.place} is not a valid {kind}: {error}") from error
-
-
-def _read_cuts(at: Plain) -> dict[Any, Any]:
-    """Return cut points by column."""
-    _, columns, cuts = at.fields("kind", "columns", "cuts")
-    names, each = _read_setting(columns), _read_setting(cuts)
-    if type(names) is not list or type(each) is not list or len(names) != len(each):
-        at.refuse("columns, and as many lists of cut points")
-    if any(type(name) not in (str, int) for name in names):
-        columns.refuse("a list of names or positions")
-    return dict(zip(names, each, strict=True))
 
 
 def _read_setting(at: Plain) -> Any:

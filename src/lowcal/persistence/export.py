@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from lowcal.data.onnx_graph import (
     load_onnx,
 )
 from lowcal.data.version import __version__
-from lowcal.kernels.simplex import FloatArray, Geometry
+from lowcal.kernels.simplex import Geometry
 from lowcal.notions.weights import Weight, cells_of_one_grid, graph_cells, graph_scores, graph_weight, graph_weights
 from lowcal.rows.updates import Predictor, Term, Update
 from lowcal.solve.runs import Fit
@@ -133,16 +133,12 @@ class _Source:
 
 def _read(model: Any, two_columns: bool | None) -> _Source:
     """Return what a model exports."""
-    if not isinstance(model, Predictor | Fit):
-        return _read_estimator(model, two_columns)
-    predictor, facts = (model.predictor, _facts(model)) if isinstance(model, Fit) else (model, {})
-    # only memberships say that they were fitted on a bare array
-    is_bare = any(isinstance(part, MembershipEncoder) and part.named is None for part in leaves(predictor.encoder))
-    facts |= {"classes": _json(predictor.layout.classes)}
-    return _Source(predictor, bool(two_columns), is_bare=is_bare, facts=facts)
-
-
-def _read_estimator(model: Any, two_columns: bool | None) -> _Source:
+    if isinstance(model, Predictor | Fit):
+        predictor, facts = (model.predictor, _facts(model)) if isinstance(model, Fit) else (model, {})
+        # only memberships say that they were fitted on a bare array
+        is_bare = any(isinstance(part, MembershipEncoder) and part.named is None for part in leaves(predictor.encoder))
+        facts |= {"classes": _json(predictor.layout.classes)}
+        return _Source(predictor, bool(two_columns), is_bare=is_bare, facts=facts)
     from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
 
     if not isinstance(model, MulticalibratedClassifier | MulticalibratedRegressor):
@@ -152,17 +148,14 @@ def _read_estimator(model: Any, two_columns: bool | None) -> _Source:
         )
     if "predictor_" not in vars(model):
         raise InvalidInput(f"This {type(model).__name__} is not fitted yet. Call fit first.")
-    encoder, facts = model.predictor_.encoder, _facts(model.fit_)
-    bare = (
-        "feature_names_in_" not in vars(model) and are_numbered(model.predictor_.columns) and not text_columns(encoder)
-    )
-    source = _Source(model.predictor_, is_uniform=model.estimator_ is None, is_bare=bare, facts=facts)
+    predictor, is_numbered = model.predictor_, "feature_names_in_" not in vars(model)
+    is_bare = is_numbered and are_numbered(predictor.columns) and not text_columns(predictor.encoder)
+    source = _Source(predictor, is_uniform=model.estimator_ is None, is_bare=is_bare, facts=_facts(model.fit_))
     if isinstance(model, MulticalibratedRegressor):
         bounds = (float(model.bounds_[0]), float(model.bounds_[1]))
-        return replace(source, bounds=bounds, facts={**facts, "bounds": _json(bounds)})
-    return replace(
-        source, two_columns=two_columns is not False, facts={**facts, "classes": _json(model.classes_.tolist())}
-    )
+        return replace(source, bounds=bounds, facts=source.facts | {"bounds": _json(bounds)})
+    facts = source.facts | {"classes": _json(model.classes_.tolist())}
+    return replace(source, two_columns=two_columns is not False, facts=facts)
 
 
 def _facts(fit: Fit) -> dict[str, str]:
@@ -177,13 +170,20 @@ def _json(value: Any) -> str:
 def _build(source: _Source, missing: str, matrix: bool | None) -> Any:
     """Return the model; a uniform start becomes an input where no other input has the number of rows."""
     predictor = source.predictor
-    names = predictor.columns
-    places = places_of(predictor.encoder, names, source.is_bare if matrix is None else matrix)
+    names, text = predictor.columns, text_columns(predictor.encoder)
+    places: dict[str, int] = {}  # of the columns in one matrix of numbers; empty: each column is an input of its own
+    if source.is_bare if matrix is None else matrix:
+        if text:
+            raise InvalidInput(
+                f"matrix=True needs columns of numbers only, but {', '.join(map(repr, sorted(text)[:5]))} hold text. "
+                "Leave matrix=None: each column is then an input of its own."
+            )
+        # the columns of a bare array are called x0, x1, ..., after their places
+        places = {name: int(name[1:]) if are_numbered(names) else k for k, name in enumerate(names)}
     inputs = {} if places else input_names(names, (START, OUTPUT))
     for uniform in [True, False] if source.is_uniform else [False]:
         graph = Graph([START, OUTPUT, MATRIX, *inputs.values()])
-        columns = GraphColumns(graph, missing, text_columns(predictor.encoder), inputs, places)
-        _assemble(source, columns, uniform)
+        _assemble(source, GraphColumns(graph, missing, text, inputs, places), uniform)
         if graph.inputs:
             break
     order = [START, MATRIX, *inputs.values()]
@@ -207,7 +207,14 @@ def _assemble(source: _Source, columns: GraphColumns, uniform: bool) -> None:
     if uniform and graph.inputs:  # predictions may be one row for all
         rows = graph.add("Gather", graph.add("Shape", next(iter(graph.inputs))), [0])
         p = graph.add("Expand", p, graph.add("Concat", rows, [d], axis=0))
-    graph.rename(_shown(graph, source, p, d), OUTPUT)
+    if source.two_columns and d == 1:  # the result has the shape, and the units, of what was given
+        p = graph.add("Concat", graph.add("Sub", 1.0, p), p, axis=1)
+    elif d == 1:
+        p = graph.add("Squeeze", p, [1])
+        if source.bounds is not None:
+            low, high = source.bounds
+            p = graph.add("Add", low, graph.add("Mul", high - low, p))
+    graph.rename(p, OUTPUT)
 
 
 def _start(graph: Graph, source: _Source, d: int) -> Value:
@@ -221,19 +228,6 @@ def _start(graph: Graph, source: _Source, d: int) -> Value:
         low, high = source.bounds
         given = graph.add("Clip", graph.add("Div", graph.add("Sub", given, low), high - low), 0.0, 1.0)
     return graph.column(given)
-
-
-def _shown(graph: Graph, source: _Source, p: Value, d: int) -> Value:
-    """Return the result in the shape, and the units, of what was given."""
-    if d > 1:
-        return p
-    if source.two_columns:
-        return graph.add("Concat", graph.add("Sub", 1.0, p), p, axis=1)
-    shown = graph.add("Squeeze", p, [1])
-    if source.bounds is None:
-        return shown
-    low, high = source.bounds
-    return graph.add("Add", low, graph.add("Mul", high - low, shown))
 
 
 # --- updates ------------------------------------------------------------------------------------------------------
@@ -261,20 +255,30 @@ class GraphPredictor:
     def _displacement(self, terms: Sequence[Term], weights: tuple[Weight, ...], p: Value) -> Value:
         """Return the displacement of terms with the same weights, shape (n, d) or (1, d)."""
         graph, (_, S, d), cells = self.graph, terms[0].theta.shape, cells_of_one_grid(weights)
+        numbers = (S + 1 if cells else S) * d
+        members = [(one, term.theta[one.members]) for term in terms for one in self._of_family(term.family, numbers)]
         if cells:
             cell = graph_cells(graph, cells, p)
             none = [(0, 0), (0, 1), (0, 0)]  # the last cell is none: its coefficients are zero
-            found = [(one, np.pad(theta, none)) for one, theta in self._members(terms, (S + 1) * d)]
-            return graph.sum([one.sum_in_cells(graph, theta, cell) for one, theta in found])
-        every = [(one, theta.reshape(-1, S * d)) for one, theta in self._members(terms, S * d)]
-        amplitude = graph.sum([one.sum(graph, theta) for one, theta in self._joined(every)])
-        return self._contract(graph_weights(graph, weights, p, d), amplitude, S)
-
-    def _members(self, terms: Sequence[Term], numbers: int) -> Iterator[tuple[GraphMembers, FloatArray]]:
-        """Yield the members of all families with their coefficients."""
-        for term in terms:
-            for one in self._of_family(term.family, numbers):
-                yield one, term.theta[one.members]
+            return graph.sum([one.sum_in_cells(graph, np.pad(theta, none), cell) for one, theta in members])
+        every = [(one, theta.reshape(-1, numbers)) for one, theta in members]
+        # all matrices stand side by side, as one product is cheaper than many
+        matrices = [(one.value, theta) for one, theta in every if isinstance(one, GraphMatrix)]
+        every = [(one, theta) for one, theta in every if not isinstance(one, GraphMatrix)]
+        if matrices:
+            values, thetas = zip(*matrices, strict=True)
+            joined = np.concatenate(thetas)
+            every.append((GraphMatrix(np.arange(len(joined)), graph.side_by_side(values)), joined))
+        amplitude = graph.sum([one.sum(graph, theta) for one, theta in every])
+        U = graph_weights(graph, weights, p, d)
+        if U is None:  # the constant 1
+            return amplitude
+        if S == 1 or d == 1:
+            product = graph.add("Mul", U, amplitude)
+            return product if S == 1 else graph.total(product)
+        by_weight = graph.add("Reshape", amplitude, [-1, S, d])
+        product = graph.add("Mul", graph.add("Unsqueeze", U, [2]), by_weight)
+        return graph.add("ReduceSum", product, [1], keepdims=0)
 
     def _of_family(self, family: Family, numbers: int) -> Sequence[GraphMembers]:
         """Return a family's members; a look-up of a single one becomes its membership, which updates share."""
@@ -286,40 +290,16 @@ class GraphPredictor:
             ]
         return self._known[key]
 
-    def _joined(self, every: Sequence[tuple[GraphMembers, FloatArray]]) -> Sequence[tuple[GraphMembers, FloatArray]]:
-        """Put all matrices side by side, as one product is cheaper than many; the others stay as they are."""
-        matrices = [(one.value, theta) for one, theta in every if isinstance(one, GraphMatrix)]
-        rest = [(one, theta) for one, theta in every if not isinstance(one, GraphMatrix)]
-        if not matrices:
-            return rest
-        theta = np.concatenate([theta for _, theta in matrices])
-        together = self.graph.side_by_side([value for value, _ in matrices])
-        return [*rest, (GraphMatrix(np.arange(len(theta)), together), theta)]
-
-    def _contract(self, U: Value | None, amplitude: Value, S: int) -> Value:
-        """Return sum_s U_s amplitude[s, a] for an amplitude of shape (n, S d); U = None is the constant 1."""
-        if U is None:
-            return amplitude
-        graph = self.graph
-        if S == 1 or self.d == 1:
-            product = graph.add("Mul", U, amplitude)
-            return product if S == 1 else graph.total(product)
-        by_weight = graph.add("Reshape", amplitude, [-1, S, self.d])
-        product = graph.add("Mul", graph.add("Unsqueeze", U, [2]), by_weight)
-        return graph.add("ReduceSum", product, [1], keepdims=0)
-
 
 def move(graph: Graph, p: Value, delta: Value, d: int, geometry: Geometry) -> Value:
     """Return `simplex.move`: add and project, or add in log space and normalise."""
     if geometry == "mirror":
         moved = graph.add("Add", graph_scores(graph, p, d), delta)
         return graph.sigmoid(moved) if d == 1 else graph.add("Softmax", moved, axis=1)
-    moved = graph.add("Add", p, delta)
-    return graph.add("Clip", moved, 0.0, 1.0) if d == 1 else _project(graph, moved, d)
-
-
-def _project(graph: Graph, v: Value, d: int) -> Value:
-    """Return max(v - theta, 0) with theta such that each row sums to one, by sorting."""
+    v = graph.add("Add", p, delta)
+    if d == 1:
+        return graph.add("Clip", v, 0.0, 1.0)
+    # max(v - theta, 0) with theta such that each row sums to one, by sorting
     v = graph.add("Sub", v, graph.add("ReduceMax", v, axes=[1], keepdims=1))
     descending = graph.add("TopK", v, [d], axis=1)
     excess = graph.add("Sub", graph.add("CumSum", descending, 1), 1.0)
@@ -340,21 +320,6 @@ def text_columns(encoder: Encoder) -> frozenset[str]:
     text = {levels.column for levels in known if any(isinstance(c, str) for c in levels.categories or ())}
     silent = {levels.column for levels in known} - {levels.column for levels in known if levels.categories != ()}
     return frozenset(text | silent)
-
-
-def places_of(encoder: Encoder, columns: Sequence[str], matrix: bool) -> dict[str, int]:
-    """Return where the columns stand in one matrix of numbers; empty: each column is an input of its own.
-
-    The columns of a bare array are called x0, x1, ... and stand at these places; others in the order of first use.
-    """
-    if not matrix:
-        return {}
-    if text := text_columns(encoder):
-        raise InvalidInput(
-            f"matrix=True needs columns of numbers only, but {', '.join(map(repr, sorted(text)[:5]))} hold text. "
-            "Leave matrix=None: each column is then an input of its own."
-        )
-    return {name: int(name[1:]) if are_numbered(columns) else k for k, name in enumerate(columns)}
 
 
 def input_names(columns: Sequence[str], reserved: Sequence[str]) -> dict[str, str]:

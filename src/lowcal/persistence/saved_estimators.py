@@ -5,7 +5,6 @@ This file imports scikit-learn; it is itself imported only when an estimator is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,7 +21,10 @@ from lowcal.subpopulations.features import LARGEST
 
 KINDS: dict[str, type] = {"classifier": MulticalibratedClassifier, "regressor": MulticalibratedRegressor}
 #: Types of `classes_` that are kept; text has the width that it needs.
-DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
+DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"),
+    *("str", "object"),
+)
 
 
 class MissingBase(BaseEstimator):  # type: ignore[misc]
@@ -31,21 +33,14 @@ class MissingBase(BaseEstimator):  # type: ignore[misc]
     def __init__(self, name: str = "a model") -> None:
         self.name = name
 
-    def _refuse(self) -> NoReturn:
+    def predict(self, X: Any, y: Any = None) -> NoReturn:
+        """Refuse."""
         raise InvalidInput(
             f"This model was saved without its base model ({self.name}), which is not lowcal's. Give it when loading, "
             "lowcal.load(path, estimator=base), or recalibrate its probabilities yourself: model.predictor_(p, X)."
         )
 
-    def fit(self, X: Any, y: Any) -> NoReturn:
-        """Refuse."""
-        self._refuse()
-
-    def predict(self, X: Any) -> NoReturn:
-        """Refuse."""
-        self._refuse()
-
-    predict_proba = predict
+    fit = predict_proba = predict
 
     def __sklearn_tags__(self) -> Tags:
         """Let every X through: what is wrong is not X."""
@@ -89,53 +84,50 @@ def read(at: Plain, base: object) -> Any:
     model = cls(estimator=single, **_read_settings(settings, cls))
     model.estimator_ = fitted
     model.n_features_in_ = n_features.whole(0, MOST_LISTED)
+    columns = tuple(f"x{j}" for j in range(model.n_features_in_))
     if not names.is_null:
-        model.feature_names_in_ = np.array(names.texts(), dtype=object)
-        if len(names.value) != model.n_features_in_:
+        columns = names.texts()
+        model.feature_names_in_ = np.array(columns, dtype=object)
+        if len(columns) != model.n_features_in_:
             names.refuse(f"a list of {model.n_features_in_} names")
     made = read_fit(fit)
     model.predictor_, model.status_, model.history_ = made.predictor, made.status, made.history
     model.n_updates_, model.n_oracle_calls_, model.fit_ = made.n_updates, made.n_oracle_calls, made
-    model._columns = _columns(model)
+    # the names under which the predictor knows the columns, where these are known
+    model._columns = columns if set(columns).issuperset(made.predictor.columns) else None
+    n_classes = made.predictor.layout.n_classes
     if cls is MulticalibratedClassifier:
-        model.classes_ = _read_classes(target, model.predictor_.layout.n_classes)
-    else:
-        model.bounds_ = _read_bounds(target, fit, model.predictor_.layout.n_classes)
+        model.classes_ = _read_classes(target, n_classes)
+        return model
+    model.bounds_ = low, high = tuple(target.floats((2,), -LARGEST, LARGEST).tolist())
+    if not low < high:
+        target.refuse("two numbers, the lower first")
+    if n_classes != 2:
+        fit.refuse("the fit of a bounded outcome")
     return model
 
 
-def _columns(model: Any) -> tuple[str, ...] | None:
-    """Return the names under which the predictor knows the columns, where these are known."""
-    names = getattr(model, "feature_names_in_", None)
-    every = tuple(f"x{j}" for j in range(model.n_features_in_)) if names is None else tuple(names.tolist())
-    return every if set(every).issuperset(model.predictor_.columns) else None
-
-
 def _base(name: Plain, base: Any, is_classifier: bool) -> Any:
-    """Return the base model to use: none, the one given, or one that says that it is missing."""
+    """Return the base model to use: none, the one given, or one that says that it is missing; of folds, a list."""
     if name.is_null:
         if base is not None:
             raise InvalidInput("the model was learned from scratch and has no base model. Leave out estimator=")
         return None
     if type(name.value) is list:
-        return _bases(name.some(), base, is_classifier)
+        names = name.some()
+        given = [None] * len(names) if base is None else base
+        if not isinstance(given, list | tuple) or len(given) != len(names):
+            raise InvalidInput(
+                f"the model was fitted with cv: estimator must be the list of its {len(names)} base models, "
+                f"model.estimator_, but {base!r} was given"
+            )
+        return [_base(one, own, is_classifier) for one, own in zip(names, given, strict=True)]
     if base is None:
         return MissingBase(name.text())
     wanted = ("predict_proba", "decision_function") if is_classifier else ("predict",)
     if isinstance(base, type) or not any(hasattr(base, method) for method in wanted):
         raise InvalidInput(f"estimator must be the fitted base model ({name.text()}), but {base!r} was given")
     return base if isinstance(base, FrozenEstimator) else FrozenEstimator(base)
-
-
-def _bases(names: Sequence[Plain], bases: Any, is_classifier: bool) -> list[Any]:
-    """Return the base models of the folds (`cv`)."""
-    given = [None] * len(names) if bases is None else bases
-    if not isinstance(given, list | tuple) or len(given) != len(names):
-        raise InvalidInput(
-            f"the model was fitted with cv: estimator must be the list of its {len(names)} base models, "
-            f"model.estimator_, but {bases!r} was given"
-        )
-    return [_base(name, base, is_classifier) for name, base in zip(names, given, strict=True)]
 
 
 def _name(base: Any) -> Any:
@@ -161,15 +153,14 @@ def _read_settings(at: Plain, cls: type) -> dict[str, Any]:
 
 def _write_classes(classes: np.ndarray[Any, Any]) -> dict[str, Any]:
     kind = "str" if classes.dtype.kind == "U" else classes.dtype.name
-    if kind not in (*DTYPES, "str", "object"):
+    if kind not in DTYPES:
         raise InvalidInput(f"Classes of the type {classes.dtype} can't be saved. Convert y to text or numbers first.")
     return {"dtype": kind, "classes": pack_labels(classes.tolist(), "Classes")}
 
 
 def _read_classes(at: Plain, count: int) -> np.ndarray[Any, Any]:
     kind, classes = at.fields("dtype", "classes")
-    labels = classes.labels()
-    dtype = kind.choice((*DTYPES, "str", "object"))
+    labels, dtype = classes.labels(), kind.choice(DTYPES)
     try:
         array = np.array(labels, dtype=dtype)
     except (TypeError, ValueError, OverflowError):
@@ -177,12 +168,3 @@ def _read_classes(at: Plain, count: int) -> np.ndarray[Any, Any]:
     if len(labels) != count or array.tolist() != list(labels):
         classes.refuse(f"a list of {count} classes of the type {dtype}")
     return array
-
-
-def _read_bounds(at: Plain, fit: Plain, n_classes: int) -> tuple[float, float]:
-    low, high = (float(end) for end in at.floats((2,), -LARGEST, LARGEST))
-    if not low < high:
-        at.refuse("two numbers, the lower first")
-    if n_classes != 2:
-        fit.refuse("the fit of a bounded outcome")
-    return low, high

@@ -12,9 +12,8 @@ from lowcal.kernels.simplex import IntArray
 from lowcal.rows.memory import Memory
 from lowcal.rows.reading import is_listed, keep_large
 from lowcal.subpopulations import Subpopulations, WeakLearner
-from lowcal.subpopulations.base import Encoder
+from lowcal.subpopulations.base import Encoder, check_min_mass
 from lowcal.subpopulations.groups import GroupEncoder
-from lowcal.subpopulations.sizes import check_min_mass
 from lowcal.subpopulations.union import Union, UnionEncoder
 
 

@@ -19,8 +19,7 @@ from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import read_features, read_probabilities
 from lowcal.kernels.simplex import FloatArray, IntArray, centred, from_scores, project, scores
 from lowcal.notions.weights import CellIds, evaluate
-from lowcal.subpopulations.base import EVERYONE
-from lowcal.subpopulations.breakdowns import Breakdown, breakdown_of
+from lowcal.subpopulations.base import EVERYONE, Breakdown, breakdown_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

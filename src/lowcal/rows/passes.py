@@ -291,7 +291,7 @@ class Evidence:
         squared, bounds = design.power(2), self._bounds(scale)
         kinds = list(range(len(bounds)))
         split = [(design, kinds)] if squared is design else [(design, kinds[:1]), (squared, kinds[1:])]
-        return [(one, some, scale.grid(np.repeat(bounds[some], self._size * d))) for one, some in split]
+        return [(one, some, scale.grid(bounds[some]).repeated(self._size * d)) for one, some in split]
 
     def _values(self, shard: Shard, part: slice) -> list[FloatArray]:
         """Return weighted residuals, curvatures and, where it is asked for, their noise, as they are now."""
@@ -331,7 +331,7 @@ class Evidence:
                 continue
             n = len(one.sums(1).tables())
             sums = decode(one, len(grid.unit), grid, total[start : start + n])
-            found += [part.reshape(-1, S, d) for part in np.split(sums, len(kinds), axis=1)]
+            found += [sums[:, k * S * d : (k + 1) * S * d].reshape(-1, S, d) for k in range(len(kinds))]
             start += n
         return Seen(found[0], found[1], found[1] * scale.most if self.is_even else found[2])
 

@@ -37,9 +37,17 @@ from lowcal.rows.keys import uniforms
 from lowcal.rows.memory import Memory
 from lowcal.rows.passes import MassSums
 from lowcal.subpopulations import EVERYONE, Subpopulations, WeakLearner
-from lowcal.subpopulations.base import Encoder, Family, LeftOut, encode_batch
+from lowcal.subpopulations.base import (
+    Encoder,
+    Family,
+    LeftOut,
+    effective_rows,
+    encode_batch,
+    is_enough,
+    list_rare,
+    require_members,
+)
 from lowcal.subpopulations.single_row import columns_of
-from lowcal.subpopulations.sizes import effective_rows, is_enough, list_rare, require_members
 from lowcal.subpopulations.union import Part
 
 #: Rows from which levels and cut points are learned; fewer, down to the last, if there are many columns.

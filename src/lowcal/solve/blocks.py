@@ -225,7 +225,7 @@ def _ridges(diagonal: FloatArray, ridge: float) -> FloatArray:
     >>> _ridges(np.array([[1.0, 0.5, 1e-7, 0.0]]), 0.1).round(5)
     array([[0.1, 0.1, 1.1, 0.1]])
     """
-    most = np.broadcast_to(diagonal.max(axis=1, keepdims=True), diagonal.shape)
+    most = diagonal.max(axis=1, keepdims=True)
     share = np.divide(most, diagonal, out=np.zeros_like(diagonal), where=diagonal > SMALLEST)
     return np.asarray(ridge + FAINT * share)
 
@@ -259,7 +259,7 @@ class Ridged:
         is_live = scale > 0.0
         is_live[second[first < second]] = False
         live = np.flatnonzero(is_live)
-        unit, lift = unit.take(live, 0).take(live, 1), np.broadcast_to(ridge, len(G))[live]
+        unit, lift = unit.take(live, 0).take(live, 1), np.full(len(G), ridge)[live]
         while True:
             try:
                 return cls(live, scale[live, None], Cholesky.of(unit + np.diag(lift)))
@@ -543,6 +543,5 @@ def _feature(c: FloatArray, weights: Sequence[Weight], p: FloatArray) -> FloatAr
 
 def split_terms(families: Sequence[Family], weights: tuple[Weight, ...], theta: FloatArray) -> tuple[Term, ...]:
     """Return one term for each family from the coefficients of all members."""
-    stops = np.cumsum([len(family.names) for family in families])[:-1]
-    parts = np.split(theta, stops)
-    return tuple(Term(family, weights, part) for family, part in zip(families, parts, strict=True))
+    stops = itertools.accumulate(len(family.names) for family in families)
+    return tuple(Term(f, weights, theta[stop - len(f.names) : stop]) for f, stop in zip(families, stops, strict=True))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
-from lowcal.data import documents
+from lowcal.data import checked_json
 from lowcal.data.checked_json import Plain, Pool, packed
 from lowcal.data.errors import DamagedFile, InvalidInput, sentence
 from lowcal.data.files.atomic import atomic_write, check_path
@@ -62,7 +62,7 @@ class Checkpoint:
         plan = [[list(step.stage), step.violation.hex(), step.progress.hex()] for step in steps]
         told = {"checkpoint": self.fingerprint, "steps": plan, "grown": _write_grown(self.growths, model)}
         with atomic_write(self.path) as file:
-            file.write(documents.write(model, told, __version__))
+            file.write(checked_json.write_document(model, told, __version__))
         self._last[:] = [monotonic()]
 
     def resumed(self, problem: Problem) -> Problem:
@@ -82,7 +82,7 @@ class Checkpoint:
         """Return the updates, the forests and the metadata of the file, which must be that of this fit."""
         try:
             with open(self.path, "rb") as file:
-                parts = documents.read(file.read())
+                parts = checked_json.read_document(file.read())
             updates = read_predictor(Plain(parts["model"], "model")).updates
             forests = [Forest.from_dict(one) for one in Plain(parts["model"]["forests"], "forests").items()]
         except (OSError, DamagedFile) as error:

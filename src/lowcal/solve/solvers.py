@@ -474,9 +474,11 @@ def _all_at_once(problem: Problem, state: State, number: int) -> Steps:
 def _largest(problem: Problem, state: State) -> Suprema | None:
     """Return the suprema while a witness can act on them; a learner is asked for more before it is believed."""
     found = problem.suprema(state)
-    if not _can_act(problem, found) and explore(problem, state):
-        found = problem.suprema(state)
-    return found if _can_act(problem, found) else None
+    if _can_act(problem, found):
+        return found
+    if explore(problem, state) and _can_act(problem, found := problem.suprema(state)):
+        return found
+    return None
 
 
 def _can_act(problem: Problem, found: Suprema) -> bool:

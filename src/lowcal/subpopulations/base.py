@@ -15,9 +15,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.data.checked_json import Kinds, Plain
@@ -28,7 +30,7 @@ from lowcal.data.inputs import read_weight
 from lowcal.data.onnx_graph import GraphColumns, GraphEverybody, GraphMembers
 from lowcal.kernels.products import dot
 from lowcal.kernels.reference import Codes, DecodeTable, Design, stack
-from lowcal.kernels.simplex import FloatArray, Geometry, IntArray, leading
+from lowcal.kernels.simplex import SMALLEST, FloatArray, Geometry, IntArray, leading
 from lowcal.subpopulations.asking import Asked, Given, Here, Residuals, Source
 from lowcal.subpopulations.single_row import Always, Read, RowFacts, columns_of
 
@@ -50,6 +52,8 @@ Residual: TypeAlias = Callable[[], FloatArray]
 EVERYONE, _ONE = "everyone", DecodeTable(sparse.csr_array(np.ones((1, 1))))
 #: Up to this many residuals of one call get a member each; of more, the strongest of each label and of all.
 MOST_RESIDUALS, MORE_RESIDUALS = 16, 8
+#: More groups of one column that are too small are counted instead of named: a report has a line for them.
+MOST_NAMED = 3
 
 EXPORTED = "Groups, Intersections, Memberships, Thresholds, Linear, Trees, and unions and Private(...) of these"
 #: What files may hold: encoders, families, and as settings of an estimator hypothesis classes.
@@ -123,6 +127,35 @@ def in_graph(family: Family, columns: GraphColumns, encoder: Encoder, numbers: i
             f"{type(family).__name__} can't be written as ONNX: it has no method `onnx`. Exported are {EXPORTED}."
         )
     return family.onnx(columns, encoder, numbers)
+
+
+class Breakdown(NamedTuple):
+    """What members are made of on some rows, for explanations: c_j(x) is the sum of `matrix[x, k]`, `member[k] == j`.
+
+    Parts of the same name are shown as one.
+    """
+
+    names: Sequence[str]
+    member: IntArray
+    matrix: sparse.csr_array
+
+
+@runtime_checkable
+class BrokenDownFamily(Protocol):
+    """A family whose members are better explained by parts, or under other names."""
+
+    def breakdown(self, encoder: Any, rows: Any) -> Breakdown:
+        """Return the parts of all members on encoded rows."""
+
+
+def breakdown_of(family: Family, encoder: Encoder, rows: Encoded) -> Breakdown:
+    """Return the parts of a family's members on encoded rows: the members themselves, unless it knows better ones."""
+    return family.breakdown(encoder, rows) if isinstance(family, BrokenDownFamily) else members_of(family, rows)
+
+
+def members_of(family: Family, rows: Encoded) -> Breakdown:
+    """Return every member as a part of its own, under its name."""
+    return Breakdown(family.names, np.arange(len(family.names)), family.design(rows).sparse())
 
 
 @FAMILIES.register
@@ -447,6 +480,52 @@ class OfSizes(Subpopulations):
     def every_member(self) -> Subpopulations:
         """Return the class without a least mass."""
         return self.eased(lambda _: 0)
+
+
+# --- how many rows a group is worth, and which groups are too small to be examined ---------------------------------
+
+
+def masses_of(sample_weight: FloatArray) -> FloatArray:
+    """Return w and w^2 of every row, shape (n, 2): their sums over a group give the number of rows it is worth."""
+    return np.column_stack([sample_weight, np.square(sample_weight)])
+
+
+def effective_rows(mass: FloatArray, square: FloatArray) -> FloatArray:
+    """Return n_eff(c) = (sum w c)^2 / sum w^2 c from the two sums: the rows a group is worth (spec 0)."""
+    return np.asarray(np.square(mass) / np.maximum(square, SMALLEST))
+
+
+def is_enough(worth: FloatArray, min_mass: float) -> NDArray[np.bool_]:
+    """Return which groups are worth min_mass rows; rounding does not count against 30 rows of weight 1/n each."""
+    return np.asarray(worth >= max(min_mass * (1.0 - 1e-9), SMALLEST))
+
+
+def list_rare(worth: FloatArray, name: Callable[[int], str], what: str, min_mass: float) -> list[str]:
+    """List the groups that hold rows, but fewer than min_mass; of many, only their number.
+
+    >>> list_rare(np.array([40.0, 29.0, 0.0]), lambda j: f"g={j}", "values of g", 30)
+    ['g=1 (29 rows)']
+    >>> list_rare(np.full(2000, 2.0), str, "values of id", 30)
+    ['2,000 values of id (4,000 rows)']
+    """
+    rare = np.flatnonzero((worth > 0.0) & ~is_enough(worth, min_mass))
+    if len(rare) > MOST_NAMED:
+        return [f"{len(rare):,} {what} ({worth[rare].sum():,.0f} rows)"]
+    return [f"{name(j)} ({worth[j]:,.3g} {'row' if worth[j] == 1.0 else 'rows'})" for j in rare.tolist()]
+
+
+def check_min_mass(min_mass: object) -> None:
+    """Refuse a negative or undefined minimum size of a group."""
+    if not (isinstance(min_mass, Real) and float(min_mass) >= 0):
+        raise InvalidInput(f"min_mass is a number of rows of at least 0, but {min_mass!r} was given.")
+
+
+def require_members(names: Sequence[str], what: str, min_mass: float) -> None:
+    """Refuse a class without a single member."""
+    if not names:
+        raise InvalidInput(
+            f"{what} has no subpopulation with at least {min_mass:g} rows; lower min_mass or keep everyone=True."
+        )
 
 
 def n_labels(Z: FloatArray) -> int:

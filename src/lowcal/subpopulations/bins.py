@@ -20,7 +20,7 @@ from lowcal.data.frames import Table as Frame
 from lowcal.kernels.products import product
 from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray, leading
-from lowcal.subpopulations.base import ENCODERS
+from lowcal.subpopulations.base import ENCODERS, effective_rows, is_enough
 from lowcal.subpopulations.levels import (
     FIRST,
     MISSING,
@@ -33,7 +33,6 @@ from lowcal.subpopulations.levels import (
     weighted_values,
 )
 from lowcal.subpopulations.single_row import Row, RowReader
-from lowcal.subpopulations.sizes import effective_rows, is_enough
 
 T = TypeVar("T")
 
@@ -73,7 +72,7 @@ class Binned:
 
     def flat(self) -> tuple[list[NDArray[Any]], Callable[[Iterator[NDArray[Any]]], Binned]]:
         """Return the array that holds the bins, and how it becomes rows again."""
-        return [self.codes], _binned
+        return [self.codes], lambda arrays: Binned(next(arrays))
 
     def once(self, key: object, make: Callable[[], T]) -> T:
         """Return what `make` makes for this key, made at the first call.
@@ -87,10 +86,6 @@ class Binned:
             self._known[id(key)] = (key, make() if self.store is None else self.store(key, make))
         made: T = self._known[id(key)][1]
         return made
-
-
-def _binned(arrays: Iterator[NDArray[Any]]) -> Binned:
-    return Binned(next(arrays))
 
 
 @ENCODERS.register
@@ -198,16 +193,13 @@ class Orderly:
         return self.order_by(self.sums(rows, weight, residual))
 
     def sums(self, rows: IntArray | slice, weight: FloatArray, residual: FloatArray) -> FloatArray:
-        """Return the sums of weights, their squares and weighted residuals over each level, from some rows.
-
-        The last row holds those of all of these rows. What a level has outside some rows is a difference of sums.
-        """
+        """Return the sums of weights, their squares and weighted residuals over each level, and over all rows."""
         return np.asarray(self.sums_of_parts(rows, np.zeros(len(weight), dtype=np.intp), 1, weight, residual)[0])
 
     def sums_of_parts(
         self, rows: IntArray | slice, part: IntArray, n_parts: int, weight: FloatArray, residual: FloatArray
     ) -> FloatArray:
-        """Return the same for each part of the rows, shape (parts, levels + 1, 2 + d)."""
+        """Return the same for each part of the rows, shape (parts, levels + 1, 2 + d); the last level is all of it."""
         numbers, n = np.column_stack([weight, np.square(weight), weight[:, None] * residual]), len(self.places)
         sums = np.zeros((n_parts, n + 1, numbers.shape[1]))
         sums[:, -1] = histogram(part, numbers, n_parts)
@@ -269,9 +261,13 @@ def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[floa
     >>> even_cuts(np.array([0.0, 1.0, 2.0, 3.0, 4.0]), np.array([96.0, 1.0, 1.0, 1.0, 1.0]), 3)
     (0.0, 2.0)
     """
-    heavy = np.flatnonzero(_is_heavy(mass, n_bins)).tolist()
-    light = mass.copy()
-    light[heavy] = 0.0
+    is_heavy = np.zeros(len(mass), dtype=bool)  # worth at least an even share of the bins that heavier values leave
+    while (left := n_bins - int(is_heavy.sum())) > 1:
+        more = ~is_heavy & (mass * left >= mass[~is_heavy].sum() * (1.0 - 1e-9))
+        if not more.any():
+            break
+        is_heavy |= more
+    heavy, light = np.flatnonzero(is_heavy).tolist(), np.where(is_heavy, 0.0, mass)
     reached = [0.0, *np.cumsum(light).tolist()]  # plain numbers: there are a few steps for every cut
     cuts: list[float] = []
     start, waiting = 0, 0
@@ -289,14 +285,3 @@ def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[floa
         cuts.append(float(distinct[end]))
         start = end + 1
     return tuple(c for c in cuts if c < distinct[-1])
-
-
-def _is_heavy(mass: FloatArray, n_bins: int) -> NDArray[np.bool_]:
-    """Return which values are worth at least an even share of the bins that heavier values leave."""
-    heavy = np.zeros(len(mass), dtype=bool)
-    while True:
-        left = n_bins - int(heavy.sum())
-        more = ~heavy & (mass * max(left, 1) >= mass[~heavy].sum() * (1.0 - 1e-9))
-        if left <= 1 or not more.any():
-            return heavy
-        heavy |= more

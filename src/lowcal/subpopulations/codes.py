@@ -20,8 +20,7 @@ from lowcal.data.checked_json import Numbers, Plain, Shares
 from lowcal.data.onnx_graph import GraphColumns, GraphEverybody, GraphLookUp, GraphMembers, Value
 from lowcal.kernels.reference import Codes, Cumulative, Decode, DecodeTable, Design
 from lowcal.kernels.simplex import IntArray
-from lowcal.subpopulations.base import FAMILIES, ReadFor, TupleEncoder
-from lowcal.subpopulations.breakdowns import Breakdown, members_of
+from lowcal.subpopulations.base import FAMILIES, Breakdown, ReadFor, TupleEncoder, members_of
 from lowcal.subpopulations.single_row import CodeRead, Read, RowFacts
 
 #: More joint levels than this are refused: the groups would hold a row each, and their table would not fit.
@@ -123,7 +122,11 @@ class CodeFamily(LookUpFamily):
             if not isinstance(decode, DecodeTable):
                 yield GraphLookUp(members, encoder.code(columns, k, range(len(shape))), decode)
                 continue
-            for axes, inside, table in _split_once(columns, decode, shape, numbers):
+            # once for the same table: many updates of one group each use few groups
+            key = ("split", tuple(shape), decode.shape, *(array.tobytes() for array in decode.parts), numbers)
+            if key not in columns.known:
+                columns.known[key] = split(decode, shape, numbers)
+            for axes, inside, table in columns.known[key]:
                 if axes:
                     yield GraphLookUp(members[inside], encoder.code(columns, k, axes), table)
                 else:
@@ -131,7 +134,14 @@ class CodeFamily(LookUpFamily):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tables as plain data, each with its code column."""
-        tables = [{"column": k, **_written(t)} for k, t in zip(self.columns, self.decode, strict=True)]
+        tables = []
+        for k, decode in zip(self.columns, self.decode, strict=True):
+            data = {"column": k, **decode.to_dict()}
+            if "entries" in data:
+                levels, groups, values = data["entries"]
+                tables.append({**data, "entries": [Numbers(levels), Numbers(groups), Shares(values)]})
+            else:
+                tables.append({key: Numbers(v) if isinstance(v, list) else v for key, v in data.items()})
         return {"kind": self.kind, "names": list(self.names), "tables": tables}
 
     @classmethod
@@ -142,15 +152,6 @@ class CodeFamily(LookUpFamily):
         decoded = [DECODES[one.kind(DECODES)](one, sizes) for one in tables.items()]
         shown = names.names(sum(table.shape[1] for _, table in decoded))
         return cls(shown, tuple(column for column, _ in decoded), tuple(table for _, table in decoded))
-
-
-def _written(decode: Decode) -> dict[str, Any]:
-    """Return a table as plain data, with its arrays marked."""
-    data = decode.to_dict()
-    if "entries" in data:
-        levels, groups, values = data["entries"]
-        return {**data, "entries": [Numbers(levels), Numbers(groups), Shares(values)]}
-    return {key: Numbers(value) if isinstance(value, list) else value for key, value in data.items()}
 
 
 def _read_table(at: Plain, sizes: Sequence[int]) -> tuple[int, Decode]:
@@ -185,15 +186,6 @@ DECODES: dict[str, Callable[[Plain, Sequence[int]], tuple[int, Decode]]] = {
 
 #: Some members of a table, by the axes (columns) that they depend on, as a table over the levels of these.
 Split = tuple[tuple[int, ...], IntArray, DecodeTable]
-
-
-def _split_once(columns: GraphColumns, decode: DecodeTable, shape: Sequence[int], numbers: int) -> list[Split]:
-    """Return `split`, once for the same table: many updates of one group each use few groups."""
-    key = ("split", tuple(shape), decode.shape, *(array.tobytes() for array in decode.parts), numbers)
-    if key not in columns.known:
-        columns.known[key] = split(decode, shape, numbers)
-    found: list[Split] = columns.known[key]
-    return found
 
 
 def split(decode: DecodeTable, shape: Sequence[int], numbers: int) -> list[Split]:

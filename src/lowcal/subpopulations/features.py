@@ -18,7 +18,6 @@ from scipy.special import expit
 
 from lowcal.data.checked_json import MOST, Kinds, Plain, PlainFields
 from lowcal.data.errors import InvalidInput
-from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_positive
 from lowcal.data.onnx_graph import GraphColumns, GraphMatrix, Value
@@ -178,27 +177,21 @@ def learn_features(columns: ColumnChoice, X: Frame, sample_weight: FloatArray) -
     features: list[_ScaledColumn | _Indicators] = []
     for name in resolve(columns, X):
         column = X.column(name)
-        if column.is_numeric:
-            features += _numeric(column, sample_weight)
-        else:
+        if not column.is_numeric:
             levels = learn_levels(column, 2, sample_weight)
             seen = np.unique(levels.codes(X)[sample_weight > 0])
             features.append(_Indicators(levels, tuple(int(v) for v in seen)))
+            continue
+        values = column.values
+        assert values is not None
+        finite = np.isfinite(values) & (sample_weight > 0)
+        if finite.any():
+            mean = float(np.average(values[finite], weights=sample_weight[finite]))
+            deviation = float(np.sqrt(np.average(np.square(values[finite] - mean), weights=sample_weight[finite])))
+            features.append(_ScaledColumn(column.name, mean, deviation or 1.0))
+            if np.isnan(values).any():
+                features.append(_Indicators(Levels(column.name, None), (MISSING,)))
     return FeatureEncoder(tuple(features))
-
-
-def _numeric(column: Column, sample_weight: FloatArray) -> list[_ScaledColumn | _Indicators]:
-    values = column.values
-    assert values is not None
-    finite = np.isfinite(values) & (sample_weight > 0)
-    if not finite.any():
-        return []
-    mean = float(np.average(values[finite], weights=sample_weight[finite]))
-    deviation = float(np.sqrt(np.average(np.square(values[finite] - mean), weights=sample_weight[finite])))
-    found: list[_ScaledColumn | _Indicators] = [_ScaledColumn(column.name, mean, deviation or 1.0)]
-    if np.isnan(values).any():
-        found.append(_Indicators(Levels(column.name, None), (MISSING,)))
-    return found
 
 
 # --- sigmoids of linear functions ------------------------------------------------------------------------------
@@ -257,8 +250,8 @@ class _Sigmoids(PlainFields):
 
     def reads(self, facts: RowFacts) -> Sequence[Read]:
         """Read the sigmoids of all updates at once."""
-        number, block = facts.block("sigmoids", _all_sigmoids)
-        return [MemberRead(number, [block.place(theta.tobytes(), theta) for theta in self.theta.T])]
+        places = [facts.place("sigmoids", _all_sigmoids, theta.tobytes(), theta) for theta in self.theta.T]
+        return [MemberRead(places[0][0], [position for _, position in places])]
 
     def onnx(self, columns: GraphColumns, encoder: FeatureEncoder, numbers: int) -> Sequence[GraphMatrix]:
         graph = columns.graph
@@ -332,7 +325,14 @@ class Regressor(OfColumns):
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Encode the features once; every call fits clones."""
-        if not _is_regressor(self.estimator):
+        from sklearn.base import is_regressor  # on first use: scikit-learn takes a second to import
+
+        try:
+            is_good = not isinstance(self.estimator, type) and hasattr(self.estimator, "fit")
+            is_good = is_good and is_regressor(self.estimator)
+        except AttributeError:  # no estimator of scikit-learn's kind
+            is_good = False
+        if not is_good:
             raise InvalidInput(
                 f"Regressor needs an unfitted scikit-learn regressor such as DecisionTreeRegressor(max_depth=3), "
                 f"but {self.estimator!r} was given."
@@ -388,17 +388,6 @@ class _FittedRegressor:
             "A predictor over Regressor holds fitted foreign estimators, which can't be written as plain data. "
             "Use Trees or Linear for a predictor that can be saved, or pickle the whole object at your own risk."
         )
-
-
-def _is_regressor(estimator: Any) -> bool:
-    from sklearn.base import is_regressor  # on first use: scikit-learn takes a second to import
-
-    if isinstance(estimator, type) or not hasattr(estimator, "fit"):
-        return False
-    try:
-        return bool(is_regressor(estimator))
-    except AttributeError:  # no estimator of scikit-learn's kind
-        return False
 
 
 def _fit(estimator: Any, rows: FloatArray, z: FloatArray, w: FloatArray) -> tuple[Any, float]:

@@ -34,6 +34,10 @@ from lowcal.subpopulations.base import (
     LeftOut,
     OfSizes,
     WeakLearner,
+    check_min_mass,
+    effective_rows,
+    is_enough,
+    require_members,
 )
 from lowcal.subpopulations.codes import MOST_LEVELS, CodeEncoder, CodeFamily
 from lowcal.subpopulations.levels import (
@@ -47,7 +51,6 @@ from lowcal.subpopulations.levels import (
     resolve,
 )
 from lowcal.subpopulations.single_row import EncodedRow, Row, RowReader
-from lowcal.subpopulations.sizes import check_min_mass, effective_rows, is_enough, require_members
 
 #: Attributes are merged into one code column up to this many joint levels: a table of that size stays in cache.
 MERGED_LEVELS = 1024
@@ -300,9 +303,9 @@ class _Tables:
 
     def _table(self, k: int) -> DecodeTable:
         """Return the table that is 1 at the pairs of a merged column, no two alike; SciPy would look for repeats."""
-        levels, groups = (np.concatenate(each) for each in zip(*self.entries[k], strict=True))
+        levels, groups = (np.concatenate(each, dtype=np.int32) for each in zip(*self.entries[k], strict=True))
         order = np.argsort(levels, kind="stable")
-        starts = np.searchsorted(levels[order], np.arange(self.sizes[k] + 1))
+        starts = np.searchsorted(levels[order], np.arange(self.sizes[k] + 1, dtype=np.int32)).astype(np.int32)
         shape = (self.sizes[k], len(self.names[k]))
         return DecodeTable(sparse.csr_array((np.ones(len(levels)), groups[order], starts), shape=shape))
 

@@ -18,7 +18,7 @@ where numba is installed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import ModuleType
@@ -254,14 +254,25 @@ def grow_forests(source: Source, request: Request) -> list[Forest]:
     leaf's value is the share `shrinkage` of S / B: of its mean residual, or of its Newton step.
     Cost: depth passes over the rows for each tree; over half of the rows, from the second level on, where compiled.
     """
-    single = source.single
+    single, forests = source.single, list[Forest]()
     boost = None if single is None else _in_one_piece(single, request)
-    if single is not None and boost is not None:
-        return _grow_here(boost, single, request)
-    together = max(1, MOST_CELLS // request.cells)
-    forests: list[Forest] = []
-    for k in range(0, len(request.targets), together):
-        forests += _grow_in_passes(source, request, request.targets[k : k + together])
+    if single is None or boost is None:
+        together = max(1, MOST_CELLS // request.cells)
+        for k in range(0, len(request.targets), together):
+            targets = request.targets[k : k + together]
+            grown, each = Grown(replace(request, targets=targets), (request.bound,) * len(targets)), []
+            for _ in range(request.growth.n_trees):
+                each.append(_grow_trees(source, grown))
+                grown = grown.then(each[-1])
+            forests += [Forest.join(trees) for trees in zip(*each, strict=True)]
+        return forests
+    state, rows = request.start(single), request.rows(single)
+    for columns in request.targets:
+        total = np.zeros(len(state) if request.growth.n_trees > 1 else 0)
+        z, y = state[:, columns[0]].copy()[None], np.ascontiguousarray(state[:, columns[-1]])[None]
+        forests.append(boost(z, y, total))
+        if len(total):  # the rows then know the values of what was boosted
+            rows.once(forests[-1], partial(np.asarray, total[:, None]))
     return forests
 
 
@@ -276,22 +287,18 @@ class OddsBooster:
 
     def grow(self, growth: Growth, more: int) -> list[Forest]:
         """Grow trees of every label in the mirror geometry; kernels are loaded if they pay for `more` such calls."""
-        boost = _in_one_piece(self.here, self._request(0, growth, more))
-        if boost is None:
-            return [self._grow_label(a, growth, more) for a in range(len(self.z))]
-        grown, q = boost(self.z, self.y, np.zeros(0)), len(self.z)
-        return [Forest(grown.feature[a::q], grown.cut[a::q], grown.value[a::q]) for a in range(q)]
-
-    def _request(self, label: int, growth: Growth, more: int) -> Request:
-        start = partial(np.column_stack, [self.z[label], self.y[label]])
-        return Request(lambda _: start(), ((0, 1),), 1.0, self.counts, growth, (), more)
-
-    def _grow_label(self, label: int, growth: Growth, more: int) -> Forest:
-        (forest,) = grow_forests(self.here, self._request(label, growth, more))
-        path = np.empty((growth.n_trees, len(self.y[label])))
-        forest.path(self.here.rows, self.z[label], path)
-        self.z[label] = path[-1]
-        return forest
+        q, forests = len(self.z), list[Forest]()
+        for a in range(q):
+            start = partial(np.column_stack, [self.z[a], self.y[a]])
+            request = Request(lambda _, start=start: start(), ((0, 1),), 1.0, self.counts, growth, (), more)  # type: ignore[misc]
+            if a == 0 and (boost := _in_one_piece(self.here, request)) is not None:
+                grown = boost(self.z, self.y, np.zeros(0))
+                return [Forest(grown.feature[a::q], grown.cut[a::q], grown.value[a::q]) for a in range(q)]
+            forests += grow_forests(self.here, request)
+            path = np.empty((growth.n_trees, len(self.y[a])))
+            forests[-1].path(self.here.rows, self.z[a], path)
+            self.z[a] = path[-1]
+        return forests
 
 
 def odds_of(residual: FloatArray) -> FloatArray:
@@ -340,18 +347,6 @@ def _in_one_piece(shard: Visited, request: Request) -> Boost | None:
     return boost
 
 
-def _grow_here(boost: Boost, shard: Visited, request: Request) -> list[Forest]:
-    """Return the forests on rows in one piece, which then know the values of what was boosted."""
-    state, rows, forests = request.start(shard), request.rows(shard), []
-    for columns in request.targets:
-        total = np.zeros(len(state) if request.growth.n_trees > 1 else 0)
-        z, y = state[:, columns[0]].copy()[None], np.ascontiguousarray(state[:, columns[-1]])[None]
-        forests.append(boost(z, y, total))
-        if len(total):
-            rows.once(forests[-1], partial(np.asarray, total[:, None]))
-    return forests
-
-
 # --- rows in pieces: the definition ----------------------------------------------------------------------------
 
 
@@ -360,24 +355,17 @@ def shares(shard: Visited) -> FloatArray:
     return np.asarray(shard.weight / max(shard.scale.most, SMALLEST))
 
 
-def _grow_in_passes(source: Source, request: Request, targets: tuple[tuple[int, ...], ...]) -> list[Forest]:
-    """Return the forests of some targets, the trees of all of them level by level."""
-    grown, each = Grown(replace(request, targets=targets), (request.bound,) * len(targets)), []
-    for _ in range(request.growth.n_trees):
-        each.append(_grow_trees(source, grown))
-        grown = grown.then(each[-1])
-    return [Forest.join(trees) for trees in zip(*each, strict=True)]
-
-
 def _grow_trees(source: Source, grown: Grown) -> tuple[Forest, ...]:
-    """Return a tree for every target, grown level by level."""
-    request = grown.request
+    """Return a tree for every target, grown level by level; features whose histograms are too large come in runs."""
+    request, features = grown.request, len(grown.request.counts)
+    most = features if request.cells <= MOST_CELLS else max(1, MOST_CELLS * features // request.cells)
+    parts = [slice(start, min(start + most, features)) for start in range(0, features, most)]
     growing = [_Growing(request, source.scale) for _ in request.targets]
     trees = tuple(one.tree for one in growing)
     for depth in range(request.growth.depth):
         builds = tuple(one.build for one in growing)
         so_far = tuple(replace(tree) for tree in trees)  # as values: the trees themselves grow on
-        for part in _feature_parts(request):
+        for part in parts:
             tables = source.run(LevelSums(grown, so_far, builds, depth, part))
             for one, table in zip(growing, tables, strict=True):
                 one.see(table, part)
@@ -386,13 +374,6 @@ def _grow_trees(source: Source, grown: Grown) -> tuple[Forest, ...]:
     for one in growing:
         one.set_values()
     return trees
-
-
-def _feature_parts(request: Request) -> Iterator[slice]:
-    """Yield runs of features whose histograms are held together: all, unless those of one tree are too large."""
-    features = len(request.counts)
-    most = features if request.cells <= MOST_CELLS else max(1, MOST_CELLS * features // request.cells)
-    return (slice(start, min(start + most, features)) for start in range(0, features, most))
 
 
 @dataclass(frozen=True, eq=False)
@@ -505,7 +486,12 @@ class _Growing:
         """Take the best split of each node among some features."""
         sums = table.reshape(2**self.depth, -1, table.shape[-1])
         if part.stop - part.start == len(self.request.counts):
-            sums = self.seen = self._with_siblings(sums)
+            # all nodes are seen: those that were not built are the parent minus the sibling
+            sums = self.seen = np.require(sums, requirements="W")  # what comes from another process may be read-only
+            for k in np.flatnonzero(~self.build).tolist():
+                if self.build[k ^ 1]:
+                    assert self.parents is not None
+                    sums[k] = self.parents[k >> 1] - sums[k ^ 1]
         if self.sums is None:
             self.sums = sums[:, : self.request.counts[part.start]].sum(axis=1)
             self.left = self.sums.copy()
@@ -515,21 +501,12 @@ class _Growing:
         counts = self.request.counts[part]
         gains, cuts = _best_of_features(sums, counts, self.min_mass, self.least[1])
         starts = np.cumsum(counts) - counts
-        for node in np.flatnonzero((gains > self.best[:, None]).any(axis=1)):
+        for node in np.flatnonzero((gains > self.best[:, None]).any(axis=1)).tolist():
             k, self.best[node] = _first_of_best(gains[node].tolist(), float(self.best[node]))
             if k >= 0:
                 cut, place = int(cuts[node, k]), self.level.start + node
                 self.tree.feature[0, place], self.tree.cut[0, place] = part.start + k, cut
                 self.left[node] = sums[node, starts[k] : starts[k] + cut + 1].sum(axis=0)
-
-    def _with_siblings(self, sums: FloatArray) -> FloatArray:
-        """Return the sums of all nodes: those that were not built are the parent minus the sibling."""
-        sums = np.require(sums, requirements="W")  # what comes from another process may be read-only
-        for k in np.flatnonzero(~self.build):
-            if self.build[k ^ 1]:
-                assert self.parents is not None
-                sums[k] = self.parents[k >> 1] - sums[k ^ 1]
-        return sums
 
     def _see_compiled(self, sums: FloatArray) -> None:
         assert self.kernels is not None

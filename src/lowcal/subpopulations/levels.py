@@ -24,9 +24,8 @@ from lowcal.data.onnx_graph import GraphColumns, Value
 from lowcal.kernels.loops import FEW
 from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces, rows_in_cache, sample_rows
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray, IntArray
-from lowcal.subpopulations.base import ColumnChoice
+from lowcal.subpopulations.base import ColumnChoice, effective_rows, is_enough, list_rare, masses_of
 from lowcal.subpopulations.single_row import Row, bin_of, plain_value
-from lowcal.subpopulations.sizes import effective_rows, is_enough, list_rare, masses_of
 
 #: Levels of a value that the fit has not seen, of a missing one, and of the first bin or category.
 UNSEEN, MISSING, FIRST = 0, 1, 2
@@ -257,7 +256,8 @@ def _levels_of_numbers(values: NDArray[Any], categories: Sequence[Hashable], kin
     known = np.array(sorted(numbers), dtype=np.float64)
     levels = np.array([*(numbers[v] for v in sorted(numbers)), UNSEEN], dtype=kind)
     is_run = len(known) > 0 and float(known[0]).is_integer() and (np.diff(known) == 1.0).all()
-    if is_run and (np.diff(levels[:-1]) == 1).all() and _are_within(values, known[0], known[-1]):
+    is_run = is_run and (np.diff(levels[:-1]) == 1).all() and values.dtype.kind in "iu" and len(values) > 0
+    if is_run and known[0] <= values.min() and values.max() <= known[-1]:
         shift = (int(levels[0]) - int(known[0])) % (1 << 8 * kind.itemsize)  # sums of unsigned numbers wrap around
         return np.asarray(np.add(values, kind.type(shift), dtype=kind, casting="unsafe"))
     found, padded = np.empty(len(values), dtype=kind), np.append(known, np.nan)
@@ -266,11 +266,6 @@ def _levels_of_numbers(values: NDArray[Any], categories: Sequence[Hashable], kin
         place = _bins(here, known, np.dtype(np.intp)) - FIRST  # of a missing value: the last, which no value equals
         found[part] = np.where(padded[place] == here, levels[place], np.where(np.isnan(here), MISSING, UNSEEN))
     return found
-
-
-def _are_within(values: NDArray[Any], low: float, high: float) -> bool:
-    """Whether these are whole numbers, by their type, from low to high."""
-    return values.dtype.kind in "iu" and len(values) > 0 and bool(low <= values.min() and values.max() <= high)
 
 
 def _fits(number: int) -> bool:
@@ -285,11 +280,18 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     """
     if not column.is_numeric:
         return Levels(column.name, column.categories)
-    if not column.is_rounded and _are_many(column.numbers, seen, n_bins):
-        return Levels(column.name, None, _cuts_of_many(column.numbers, seen, n_bins), column.is_date)
-    known: Sequence[float] = _exact_values(column, seen) if column.is_rounded else values_of(column, seen)[0].tolist()
+    values, some = column.numbers, slice(None, None, max(1, len(column.numbers) // SOME_ROWS))
+    few = values[some][seen[some] > 0.0]
+    if column.is_rounded:  # floats round some numbers, so the distinct ones are taken with all their digits
+        distinct, codes = column.distinct()
+        known = sorted({distinct[k] for k in np.unique(codes[seen > 0]).tolist() if 0 <= k < len(distinct)} - {None})
+    elif len(values) > SAMPLE and len(np.unique(few)) > n_bins + 1 and (np.floor(few) != few).any():  # NaN is one
+        return Levels(column.name, None, _cuts_of_many(values, seen, n_bins), column.is_date)
+    else:
+        known = values_of(column, seen)[0].tolist()
     if len(known) <= n_bins:
-        return Levels(column.name, tuple(_plain(v) for v in known), is_date=column.is_date)
+        whole = (int(v) if isinstance(v, int) or float(v).is_integer() else float(v) for v in known)
+        return Levels(column.name, tuple(whole), is_date=column.is_date)
     return Levels(column.name, None, quantile_cuts(*values_of(column, seen), n_bins), column.is_date)
 
 
@@ -318,12 +320,6 @@ def _seconds(dates: Sequence[Any]) -> FloatArray:
     """Return dates, or ISO 8601 text, as seconds since 1970; NaN for no date."""
     moments = np.array(dates, dtype="datetime64[us]")
     return np.where(np.isnat(moments), np.nan, moments.astype(np.float64) / 1e6)
-
-
-def _exact_values(column: Column, seen: FloatArray) -> list[float]:
-    """Return the distinct numbers that have weight where floats round some of them, with all their digits."""
-    distinct, codes = column.distinct()
-    return sorted({distinct[k] for k in np.unique(codes[seen > 0]).tolist() if 0 <= k < len(distinct)} - {None})
 
 
 class LevelMasses:
@@ -428,23 +424,19 @@ def _counted(values: NDArray[Any], sample_weight: FloatArray) -> tuple[FloatArra
     size, each = int(high - low) + 1, _each(sample_weight)
     held, mass = np.zeros(size + 1, dtype=np.intp), np.zeros(size + 1)
     for part in pieces(len(values), CHUNK // CACHE):
-        which, weight = _places_from(values[part], low, size), sample_weight[part]
-        if which is None:
-            return None
+        here, weight = values[part], sample_weight[part]
+        if here.dtype.kind in "iu":
+            which = np.subtract(here, int(low), dtype=np.intp, casting="unsafe")
+        else:
+            shifted = here - low
+            which = np.where(np.isnan(shifted), size, shifted).astype(np.intp)
+            if ((which != shifted) & (which < size)).any():  # not all of them are whole
+                return None
         held += np.bincount(which, weight > 0 if each is None else None, size + 1).astype(np.intp, copy=False)
         if each is None:
             mass += np.bincount(which, weight, size + 1)
     present = np.flatnonzero(held[:size])
     return np.asarray(low + present), mass[present] if each is None else np.asarray(held[present] * each)
-
-
-def _places_from(values: NDArray[Any], low: float, size: int) -> IntArray | None:
-    """Return by how much numbers exceed the lowest, `size` for missing ones; None if some are not whole."""
-    if values.dtype.kind in "iu":
-        return np.asarray(np.subtract(values, int(low), dtype=np.intp, casting="unsafe"))
-    shifted = values - low
-    which = np.where(np.isnan(shifted), size, shifted).astype(np.intp)
-    return None if ((which != shifted) & (which < size)).any() else which
 
 
 def quantile_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[float, ...]:
@@ -457,14 +449,6 @@ def quantile_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[
     shares = np.arange(1, n_bins) / n_bins
     cuts = np.unique(distinct[np.searchsorted(reached, shares - 1e-12, side="left")])
     return tuple(float(c) for c in cuts if c < distinct[-1])
-
-
-def _are_many(values: NDArray[Any], sample_weight: FloatArray, count: int) -> bool:
-    """Whether there are many rows, and even some of them hold more distinct numbers than this, not all whole."""
-    some = slice(None, None, max(1, len(values) // SOME_ROWS))
-    few = values[some][sample_weight[some] > 0.0]
-    is_many = len(values) > SAMPLE and len(np.unique(few)) > count + 1  # NaN is one of them
-    return is_many and bool((np.floor(few) != few).any())
 
 
 def _cuts_of_many(values: NDArray[Any], sample_weight: FloatArray, n_bins: int) -> tuple[float, ...]:
@@ -515,10 +499,6 @@ def show_dates(seconds: Sequence[float]) -> tuple[str, ...]:
     units: tuple[Literal["D", "s", "us"], ...] = ("D", "s", "us")
     unit = next(u for u in units if (moments.astype(f"datetime64[{u}]") == moments).all())
     return tuple(np.datetime_as_string(moments, unit=unit).tolist())
-
-
-def _plain(value: float) -> int | float:
-    return int(value) if isinstance(value, int) or float(value).is_integer() else float(value)
 
 
 def resolve(columns: ColumnChoice, X: Frame) -> tuple[str, ...]:

@@ -35,9 +35,14 @@ from lowcal.subpopulations.base import (
     OfSizes,
     ReadFor,
     WeakLearner,
+    check_min_mass,
+    effective_rows,
+    is_enough,
+    list_rare,
+    masses_of,
+    require_members,
 )
 from lowcal.subpopulations.single_row import MemberRead, Read, Row, RowFacts, RowReader, number
-from lowcal.subpopulations.sizes import check_min_mass, effective_rows, is_enough, list_rare, masses_of, require_members
 
 
 @CLASSES.register

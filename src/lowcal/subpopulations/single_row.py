@@ -63,7 +63,18 @@ def row_of(columns: Sequence[str], row: Mapping[str, Any] | Sequence[Any]) -> Ro
     (31, 7.0)
     """
     if isinstance(row, Mapping):
-        return lambda name: _value(row, name)
+
+        def look_up(name: str) -> Any:
+            try:
+                return row[name]
+            except KeyError:
+                names = [str(key) for key in row]
+                raise MissingColumn(
+                    f"The row has no value for the column {name!r}; it has {', '.join(map(repr, names[:10]))}."
+                    f"{suggest(name, names)} Give None for a missing value."
+                ) from None
+
+        return look_up
     if hasattr(row, "items") and all(isinstance(name, str) for name, _ in row.items()):  # a row of a pandas frame
         return row_of(columns, dict(row.items()))
     places = {name: k for k, name in enumerate(columns)}
@@ -84,17 +95,6 @@ def row_of(columns: Sequence[str], row: Mapping[str, Any] | Sequence[Any]) -> Ro
 def are_numbered(columns: Sequence[str]) -> bool:
     """Whether columns are called as those of a bare array."""
     return all(name[:1] == "x" and name[1:].isdigit() for name in columns)
-
-
-def _value(row: Mapping[str, Any], name: str) -> Any:
-    try:
-        return row[name]
-    except KeyError:
-        names = [str(key) for key in row]
-        raise MissingColumn(
-            f"The row has no value for the column {name!r}; it has {', '.join(map(repr, names[:10]))}."
-            f"{suggest(name, names)} Give None for a missing value."
-        ) from None
 
 
 def number(value: Any, name: str) -> float:
@@ -153,29 +153,16 @@ class MemberRead(NamedTuple):
 Read: TypeAlias = Always | CodeRead | MemberRead
 #: An encoded row, or its part of a union -> what is read of it.
 Evaluate: TypeAlias = Callable[[Any], NDArray[Any]]
-
-
-class RowBlock:
-    """Facts that are found together: values that are kept once each, and how all of them are evaluated on a row."""
-
-    def __init__(self, together: Callable[[list[Any]], Evaluate]) -> None:
-        self._together = together
-        self._known: dict[object, tuple[int, Any]] = {}
-
-    def place(self, content: object, value: Any) -> int:
-        """Return the position of a value, which its content stands for."""
-        return self._known.setdefault(content, (len(self._known), value))[0]
-
-    def evaluator(self) -> Evaluate:
-        """Return the function from an encoded row to the facts."""
-        return self._together([value for _, value in self._known.values()])
+#: Values that are evaluated together -> how.
+Together: TypeAlias = Callable[[list[Any]], Evaluate]
 
 
 class RowFacts:
     """Collects what the families of a predictor read; `evaluator` then finds all of it in a row."""
 
     def __init__(self) -> None:
-        self._blocks: dict[Hashable, tuple[int, tuple[int, ...], RowBlock]] = {}
+        # blocks, by their kind and the part they read: their number, how they are evaluated, their values by content
+        self._blocks: dict[tuple[Hashable, tuple[int, ...]], tuple[int, Together, dict[object, tuple[int, Any]]]] = {}
         self._part: tuple[int, ...] = ()
 
     def of_part(self, index: int) -> RowFacts:
@@ -184,25 +171,25 @@ class RowFacts:
         inner._blocks, inner._part = self._blocks, (*self._part, index)
         return inner
 
-    def block(self, kind: Hashable, together: Callable[[list[Any]], Evaluate]) -> tuple[int, RowBlock]:
-        """Return the number and the block of a kind, made for the first family that needs it."""
-        made = (len(self._blocks), self._part, RowBlock(together))
-        number, _, block = self._blocks.setdefault((kind, self._part), made)
-        return number, block
+    def place(self, kind: Hashable, together: Together, content: object, value: Any) -> tuple[int, int]:
+        """Return the block of a kind and the position of a value there, which is kept once for the same content."""
+        number, _, known = self._blocks.setdefault((kind, self._part), (len(self._blocks), together, {}))
+        return number, known.setdefault(content, (len(known), value))[0]
 
     def itself(self) -> int:
         """Return the number of the block that is the encoded row as it is: its codes or memberships."""
-        return self.block("itself", lambda _: np.array)[0]
+        return self.place("itself", lambda _: np.array, None, None)[0]
 
     def members(self, family: object, size: int, evaluate: Evaluate) -> Sequence[Read]:
         """Return what is read of a family that evaluates its members by a function of the encoded row."""
-        number, block = self.block(("members", id(family)), lambda _: evaluate)
-        block.place(None, family)  # kept, as its id stands for it
+        # the family is kept, as its id stands for it
+        number, _ = self.place(("members", id(family)), lambda _: evaluate, None, family)
         return [MemberRead(number, range(size))]
 
     def evaluator(self) -> Callable[[EncodedRow], list[NDArray[Any]]]:
         """Return the function from an encoded row to all facts, block by block."""
-        each = [(part, block.evaluator()) for _, part, block in self._blocks.values()]
+        blocks = self._blocks.items()
+        each = [(part, make([value for _, value in known.values()])) for (_, part), (_, make, known) in blocks]
         return lambda row: [evaluate(part_of_rows(row, part)) for part, evaluate in each]
 
 

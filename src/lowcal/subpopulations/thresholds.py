@@ -19,11 +19,21 @@ from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
 from lowcal.kernels.reference import Cumulative, Decode, DecodeTable, histogram
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.subpopulations.base import CLASSES, ENCODERS, EVERYONE, ColumnChoice, OfColumns, WeakLearner
+from lowcal.subpopulations.base import (
+    CLASSES,
+    ENCODERS,
+    EVERYONE,
+    ColumnChoice,
+    OfColumns,
+    WeakLearner,
+    check_min_mass,
+    effective_rows,
+    is_enough,
+    require_members,
+)
 from lowcal.subpopulations.codes import CodeEncoder, CodeFamily
 from lowcal.subpopulations.levels import Levels, resolve, weighted_values
 from lowcal.subpopulations.single_row import RowReader, bin_of, number
-from lowcal.subpopulations.sizes import check_min_mass, effective_rows, is_enough, require_members
 
 
 @CLASSES.register

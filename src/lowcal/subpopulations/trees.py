@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.data.checked_json import MOST, Numbers, Plain
@@ -31,6 +30,7 @@ from lowcal.subpopulations.asking import Asked, Residuals, Visited, part_of_rows
 from lowcal.subpopulations.base import (
     CLASSES,
     FAMILIES,
+    Breakdown,
     ColumnChoice,
     Everyone,
     Family,
@@ -39,13 +39,12 @@ from lowcal.subpopulations.base import (
     ReadFor,
     Residual,
     WeakLearner,
+    check_min_mass,
 )
 from lowcal.subpopulations.bins import BinEncoder, Binned, Orderly, learn_bins
-from lowcal.subpopulations.breakdowns import Breakdown
 from lowcal.subpopulations.growing import Forest, Growth, Request, grow_forests, odds_of
 from lowcal.subpopulations.levels import FIRST, MISSING, Levels, resolve
 from lowcal.subpopulations.single_row import CodeRead, Evaluate, MemberRead, Read, RowFacts
-from lowcal.subpopulations.sizes import check_min_mass
 
 #: Up to this many residuals get a tree each; more share one tree that splits for all of them.
 OWN_TREES = 16
@@ -92,17 +91,6 @@ class Trees(OfColumns):
 
     def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual | None) -> WeakLearner:
         """Bin the features once, with categories in the order of their mean residuals, where these are known."""
-        self._check()
-        levels = tuple(learn_bins(c, X, self.max_bins, sample_weight) for c in resolve(self.columns, X))
-        rows = BinEncoder(levels)(X)
-        bins = Orderly(levels, rows.codes)
-        if residual is not None and len(bins.columns):
-            place = bins.order(slice(None), sample_weight, residual())
-            levels, rows = bins.levels_after(place), Binned(bins.codes_after(place))
-        learn = _Learn(levels, self) if levels else None
-        return WeakLearner(BinEncoder(levels), rows, sample_weight, [Everyone()], learn)
-
-    def _check(self) -> None:
         check_min_mass(self.min_mass)
         check_whole("max_depth", self.max_depth, 1, 12)
         check_whole("max_bins", self.max_bins, 2)
@@ -112,6 +100,14 @@ class Trees(OfColumns):
             raise InvalidInput(f"shrinkage must be at most 1, but {self.shrinkage!r} was given.")
         if self.geometry not in ("euclidean", "mirror"):
             raise InvalidInput(f"geometry must be 'euclidean' or 'mirror', but {self.geometry!r} was given.")
+        levels = tuple(learn_bins(c, X, self.max_bins, sample_weight) for c in resolve(self.columns, X))
+        rows = BinEncoder(levels)(X)
+        bins = Orderly(levels, rows.codes)
+        if residual is not None and len(bins.columns):
+            place = bins.order(slice(None), sample_weight, residual())
+            levels, rows = bins.levels_after(place), Binned(bins.codes_after(place))
+        learn = _Learn(levels, self) if levels else None
+        return WeakLearner(BinEncoder(levels), rows, sample_weight, [Everyone()], learn)
 
 
 class _Learn:
@@ -143,10 +139,15 @@ class _Learn:
         return [self.grown]
 
     def ask(self, asked: Asked) -> Sequence[Family]:
-        return self._sums(asked) if self.boosts else self._nodes(asked)
+        """Return the nodes of a tree for each residual, or the sum of a boosted forest for each label, in [-1, 1].
 
-    def _nodes(self, asked: Asked) -> list[Family]:
-        """Return the nodes of a tree for each residual."""
+        The first residuals are the plain ones of the labels, and a round combines what is found with all its weights.
+        So a residual that combines those seen last, such as a witness, gets the same sums again.
+        """
+        if self.boosts:
+            if self.seen is None or not is_seen(asked, self.seen):
+                self.seen, self.offers = asked, tuple(self._offers(asked))
+            return [offer.family for offer in self.offers]
         q, growth = asked.residuals.q, Growth(self.trees.max_depth, self.trees.min_mass)
         targets = tuple((a,) for a in range(q)) if q <= OWN_TREES else (tuple(range(q)),)
         grown = self._grow(asked, growth, q, targets)
@@ -160,16 +161,6 @@ class _Learn:
             self.grown.append(grow_forests(asked.rows, request))
         self.n_taken += 1
         return self.grown[self.n_taken - 1]
-
-    def _sums(self, asked: Asked) -> list[Family]:
-        """Return the sum of a boosted forest for each label, brought into [-1, 1].
-
-        The first residuals are the plain ones of the labels, and a round combines what is found with all its weights.
-        So a residual that combines those seen last, such as a witness, gets the same sums again.
-        """
-        if self.seen is None or not is_seen(asked, self.seen):
-            self.seen, self.offers = asked, tuple(self._offers(asked))
-        return [offer.family for offer in self.offers]
 
     def _offers(self, asked: Asked) -> Iterator[Offer]:
         t, d = self.trees, asked.residuals.n_labels
@@ -227,15 +218,11 @@ class LargestValues:
 
     def __call__(self, shard: Visited) -> Largest:
         """Return the largest values of rows at hand."""
-        rows, seen = part_of_rows(shard.rows, self.part), shard.weight > 0
-        return Largest(np.array([self._largest(forest, rows, seen) for forest in self.forests]))
-
-    @staticmethod
-    def _largest(forest: Forest, rows: Binned, seen: NDArray[np.bool_]) -> float:
-        if not (forest.feature >= 0).any():
-            return 0.0
-        h = rows.once(forest, lambda: forest(rows))
-        return float(np.abs(h[seen]).max(initial=0.0))
+        rows, seen, most = part_of_rows(shard.rows, self.part), shard.weight > 0, np.zeros(len(self.forests))
+        for k, forest in enumerate(self.forests):
+            if (forest.feature >= 0).any():
+                most[k] = np.abs(rows.once(forest, partial(forest, rows))[seen]).max(initial=0.0)
+        return Largest(most)
 
     def read(self, total: Largest, some: Any, scale: Scale) -> FloatArray:
         """Return the largest values of all rows."""
@@ -319,9 +306,8 @@ class TreeNodes:
 
     def reads(self, facts: RowFacts) -> Sequence[Read]:
         """Read the leaf of a row, with those of all trees of this depth."""
-        number, block = facts.block(("leaves", self.tree.depth), _Walk)
         content = self.tree.feature.tobytes() + self.tree.cut.tobytes()
-        return [CodeRead(number, block.place(content, self.tree), self.table)]
+        return [CodeRead(*facts.place(("leaves", self.tree.depth), _Walk, content, self.tree), self.table)]
 
     def onnx(self, columns: GraphColumns, encoder: BinEncoder, numbers: int) -> Sequence[GraphLookUp]:
         """Return the leaf in a graph, and which nodes it lies under."""
@@ -370,9 +356,10 @@ class TreeSum:
 
     def reads(self, facts: RowFacts) -> Sequence[Read]:
         """Read the sum, with those of all forests of this depth."""
-        number, block = facts.block(("sums", self.forest.depth), _all_sums)
         arrays = (self.forest.feature, self.forest.cut, self.forest.value, np.float64(self.scale))
-        return [MemberRead(number, [block.place(b"".join(array.tobytes() for array in arrays), self)])]
+        content = b"".join(array.tobytes() for array in arrays)
+        number, position = facts.place(("sums", self.forest.depth), _all_sums, content, self)
+        return [MemberRead(number, [position])]
 
     def breakdown(self, encoder: BinEncoder, rows: Binned) -> Breakdown:
         """Return the trees' values by the columns on the way to each row's leaf; a clipped sum shrinks them alike."""

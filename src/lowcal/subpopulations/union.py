@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from lowcal.data.checked_json import Plain, PlainFields
@@ -22,6 +23,7 @@ from lowcal.subpopulations.base import (
     CLASSES,
     ENCODERS,
     FAMILIES,
+    Breakdown,
     Encoded,
     Encoder,
     Family,
@@ -33,9 +35,9 @@ from lowcal.subpopulations.base import (
     TupleEncoder,
     WeakLearner,
     answer,
+    breakdown_of,
     in_graph,
 )
-from lowcal.subpopulations.breakdowns import Breakdown, breakdown_of
 from lowcal.subpopulations.codes import LookUpFamily, LookUps, look_ups_of
 from lowcal.subpopulations.levels import Levels, levels_of
 from lowcal.subpopulations.single_row import Read, RowFacts, RowReader, columns_of, reader_of, reads_of
@@ -53,11 +55,19 @@ class Union(Subpopulations):
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Prepare every part on the same rows."""
-        return _together([part.bind(X, sample_weight) for part in self.parts], sample_weight)
+        return self.bind_for(X, sample_weight, None)
 
-    def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual) -> WeakLearner:
-        """Prepare every part for the same residuals."""
-        return _together([part.bind_for(X, sample_weight, residual) for part in self.parts], sample_weight)
+    def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual | None) -> WeakLearner:
+        """Prepare every part for the same residuals, and return the learner that searches each."""
+        bind = [part.bind if residual is None else partial(part.bind_for, residual=residual) for part in self.parts]
+        learners = [one(X, sample_weight) for one in bind]
+        known = [Part(i, family) for i, one in enumerate(learners) for family in one.families]
+        encoder = UnionEncoder(tuple(one.encoder for one in learners))
+        rows = tuple(one.rows for one in learners)
+        learn = None if all(one.is_exact for one in learners) else _LearnEach(learners)
+        rare = dict.fromkeys(group for one in learners for group in one.left_out.groups)  # parts may name the same
+        silent = dict.fromkeys(column for one in learners for column in one.left_out.columns)
+        return WeakLearner(encoder, rows, sample_weight, known, learn, LeftOut(tuple(rare), tuple(silent)))
 
     def each(self) -> Sequence[Subpopulations]:
         """Return the parts."""
@@ -70,17 +80,6 @@ class Union(Subpopulations):
     def every_member(self) -> Union:
         """Return the union of every part with members of any size."""
         return Union(tuple(part.every_member() for part in self.parts))
-
-
-def _together(learners: Sequence[WeakLearner], sample_weight: FloatArray) -> WeakLearner:
-    """Return the learner that searches each of those given."""
-    known = [Part(i, family) for i, one in enumerate(learners) for family in one.families]
-    encoder = UnionEncoder(tuple(one.encoder for one in learners))
-    rows = tuple(one.rows for one in learners)
-    learn = None if all(one.is_exact for one in learners) else _LearnEach(learners)
-    rare = dict.fromkeys(group for one in learners for group in one.left_out.groups)  # parts may name the same
-    silent = dict.fromkeys(column for one in learners for column in one.left_out.columns)
-    return WeakLearner(encoder, rows, sample_weight, known, learn, LeftOut(tuple(rare), tuple(silent)))
 
 
 class _LearnEach:

@@ -3,7 +3,7 @@
 from lowcal.auditing.reports.audit_report import AuditReport, Finding, Origin, Verdict
 from lowcal.auditing.reports.comparison import AuditComparison, SavedAudit
 from lowcal.auditing.reports.monitoring_report import Alarm, MonitoringReport
-from lowcal.auditing.reports.page import check_templates
+from lowcal.auditing.reports.page import environment as check_templates
 
 __all__ = [
     "Alarm",

@@ -18,8 +18,7 @@ from lowcal.kernels.simplex import FloatArray
 from lowcal.notions.weights import CellIds
 from lowcal.rows.base import START, Local, Rows, Scale, Shard
 from lowcal.rows.powers import Plan, Powers
-from lowcal.subpopulations.base import Family
-from lowcal.subpopulations.sizes import effective_rows
+from lowcal.subpopulations.base import Family, effective_rows
 
 #: Bins of a diagram: enough to see a shape, few enough that each holds rows.
 BINS = 10

@@ -31,7 +31,7 @@ from lowcal.solve.runs import Candidate
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from lowcal.auditing.reports.audit_report import AuditReport, Finding, Gap
+    from lowcal.auditing.reports.audit_report import AuditReport, Finding
     from lowcal.auditing.reports.comparison import AuditComparison
     from lowcal.auditing.reports.monitoring_report import MonitoringReport
 
@@ -63,19 +63,10 @@ class PageLimits(NamedTuple):
         return PageLimits(self.rows // 2, self.groups // 2, 0)
 
 
-def page(
-    audit: AuditReport,
-    before: AuditReport | None = None,
-    candidates: Sequence[Candidate] = (),
-    explained: Mapping[int, Explanation] = MappingProxyType({}),
-) -> str:
-    """Return the page: the first screen for everyone, then the analyst's part and the auditor's.
-
-    As many groups are shown as fit into MOST_BYTES; tables say what is left out.
-    """
+def page(audit: AuditReport, *more: Any) -> str:
+    """Return the page with as many groups as fit into MOST_BYTES; tables say what is left out."""
     limits = PageLimits()
-    more: dict[str, Any] = {"before": before, "candidates": candidates, "explained": explained}
-    while len((made := page_of(limits, audit, **more)).encode()) > MOST_BYTES and limits.groups > 1:
+    while len((made := page_of(limits, audit, *more)).encode()) > MOST_BYTES and limits.groups > 1:
         limits = limits.less()
     return made
 
@@ -87,7 +78,7 @@ def page_of(
     candidates: Sequence[Candidate] = (),
     explained: Mapping[int, Explanation] = MappingProxyType({}),
 ) -> str:
-    """Return the page within some limits."""
+    """Return the page within some limits: the first screen for everyone, then the analyst's part and the auditor's."""
 
     def size(value: float, signed: bool = True) -> str:
         return minus(words.size(audit, value, signed))
@@ -102,28 +93,19 @@ def monitoring_page(report: MonitoringReport) -> str:
 
 
 def comparison_page(compared: AuditComparison, n: int = CARDS) -> str:
-    """Return the page of several audits: their verdicts, the n groups that differ most, and all groups."""
+    """Return the page of several audits: their verdicts, the n groups that differ most, and all groups.
+
+    Differences stand on an axis with 0 in the middle; what is not known stands at 0.
+    """
     drawn = {group: compared.gaps(group) for group in compared.groups[:n]}
     ends = [abs(end) for gaps in drawn.values() for one in gaps.values() for end in (one.gap, one.lower, one.upper)]
     scale = (BAR / 2) / max((end for end in ends if isfinite(end)), default=1.0)
-    shown = [(group, [Mark.of(name, one, scale) for name, one in gaps.items()]) for group, gaps in drawn.items()]
-    return environment().get_template("comparison.html.jinja").render(compared=compared, shown=shown)
-
-
-class Mark(NamedTuple):
-    """Where the difference of a group in one audit stands on an axis with 0 in the middle, and its number."""
-
-    name: str
-    value: float
-    lower: float
-    upper: float
-    text: str
-
-    @classmethod
-    def of(cls, name: str, gap: Gap, scale: float) -> Mark:
-        """Return the place of a difference; what is not known stands at 0."""
-        value, lower, upper = (140.0 + scale * np.nan_to_num([gap.gap, gap.lower, gap.upper])).tolist()
-        return cls(name, value, lower, upper, minus(words.means(gap)[2]))
+    shown: dict[str, list[dict[str, Any]]] = {group: [] for group in drawn}
+    for group, name, one in ((group, name, one) for group, gaps in drawn.items() for name, one in gaps.items()):
+        value, lower, upper = (140.0 + scale * np.nan_to_num([one.gap, one.lower, one.upper])).tolist()
+        mark = {"name": name, "value": value, "lower": lower, "upper": upper, "text": minus(words.means(one)[2])}
+        shown[group].append(mark)
+    return environment().get_template("comparison.html.jinja").render(compared=compared, shown=list(shown.items()))
 
 
 def fragment(audit: AuditReport, n: int = 10) -> str:
@@ -132,14 +114,9 @@ def fragment(audit: AuditReport, n: int = 10) -> str:
 
 
 # --- templates -----------------------------------------------------------------------------------------------
-def check_templates() -> None:
-    """Refuse to go on where pages can't be made, before the work for one begins."""
-    environment()
-
-
 @cache
 def environment() -> Environment:
-    """Return what renders templates."""
+    """Return what renders templates; without it, pages are refused before the work for one begins."""
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
         from markupsafe import Markup
@@ -149,6 +126,14 @@ def environment() -> Environment:
     def text(value: object) -> Markup:
         """Return a value as text of the page: what is HTML already stays, all else is escaped."""
         return value if isinstance(value, Markup) else Markup(html(value))
+
+    def shorten(value: object, length: int = 160) -> str:
+        """Return at most `length` characters, so that no name can make a page long."""
+        return abbreviate(str(value), length)
+
+    def fingerprint(script: str) -> str:
+        """Return the hash by which the page allows its own script."""
+        return b64encode(sha256(script.encode()).digest()).decode()
 
     made = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, finalize=text, undefined=StrictUndefined)
     made.trim_blocks = made.lstrip_blocks = made.keep_trailing_newline = True
@@ -167,11 +152,6 @@ def asset(file: str) -> str:
     return (FOLDER / file).read_text(encoding="utf-8")
 
 
-def fingerprint(script: str) -> str:
-    """Return the hash by which the page allows its own script."""
-    return b64encode(sha256(script.encode()).digest()).decode()
-
-
 def html(value: object) -> str:
     """Return text for an element or a quoted attribute; what no page can hold becomes the replacement character.
 
@@ -186,11 +166,6 @@ def minus(number: str) -> str:
     return number.replace("-", "−")  # noqa: RUF001
 
 
-def shorten(value: object, length: int = 160) -> str:
-    """Return at most `length` characters, so that no name can make a page long."""
-    return abbreviate(str(value), length)
-
-
 def heat(value: float, alpha: float) -> str:
     """Return the class of a cell: its sign, and its size against what is tolerated.
 
@@ -203,49 +178,44 @@ def heat(value: float, alpha: float) -> str:
 
 # --- what templates ask for ------------------------------------------------------------------------------------
 class Bar(NamedTuple):
-    """A bar of a card: what it shows, how, its length, the interval around its end, and the number at its end."""
+    """A bar of a card: what it shows, how, its length, the interval around its end if any, and the number there."""
 
     title: str
     kind: str
     length: float
-    interval: tuple[float, float] | None
+    interval: tuple[float, ...]
     text: str
 
     @property
     def end(self) -> float:
         """Where the bar and its interval end."""
-        return max(self.length, self.interval[1] if self.interval else 0.0)
+        return max(self.length, *self.interval, 0.0)
 
 
-def cards(audit: AuditReport, before: AuditReport | None, n: int = CARDS) -> list[tuple[Finding, list[Bar]]]:
-    """Return the n groups that are off most, each with bars of predicted and actual means, all on one scale."""
-    earlier = before.by_name if before else {}
-    drawn = [(one, _bars(one, earlier.get(one.subpopulation))) for one in plain_words.affected(audit)[:n]]
-    scale = BAR / max([bar.end for _, bars in drawn for bar in bars] or [1.0], default=1.0)
-    return [(one, [_scaled(bar, scale) for bar in bars]) for one, bars in drawn]
+def cards(
+    audit: AuditReport, before: AuditReport | None, n: int = CARDS
+) -> tuple[list[tuple[Finding, list[Bar]]], float]:
+    """Return the n groups that are off most, each with bars of predicted and actual means, and the scale of all.
 
-
-def _bars(one: Finding, old: Finding | None) -> list[Bar]:
-    """Return the bars of a group for the class that is off most; the interval is that of the mean outcome."""
-    gap = one.largest_gap
-    predicted, actual, *_ = words.means(gap)
-    limits = max(0.0, gap.predicted + gap.lower), min(1.0, gap.predicted + gap.upper)
-    was = [] if old is None else [earlier_prediction(old, one)]
-    return [
-        *(Bar("Before", "before", value, None, words.rate(value)) for value in was),
-        Bar("Predicted", "predicted", gap.predicted, None, predicted),
-        Bar("Actual", "actual", gap.actual, limits, actual),
-    ]
+    The bars are those of the class that is off most; the interval is that of the mean outcome.
+    """
+    earlier, drawn = before.by_name if before else {}, []
+    for one in plain_words.affected(audit)[:n]:
+        gap = one.largest_gap
+        predicted, actual, *_ = words.means(gap)
+        limits = max(0.0, gap.predicted + gap.lower), min(1.0, gap.predicted + gap.upper)
+        bars = [Bar("Predicted", "predicted", gap.predicted, (), predicted)]
+        bars.append(Bar("Actual", "actual", gap.actual, limits, actual))
+        if one.subpopulation in earlier:
+            was = earlier_prediction(earlier[one.subpopulation], one)
+            bars.insert(0, Bar("Before", "before", was, (), words.rate(was)))
+        drawn.append((one, bars))
+    return drawn, BAR / max([bar.end for _, bars in drawn for bar in bars] or [1.0])
 
 
 def earlier_prediction(old: Finding, one: Finding) -> float:
     """Return the mean prediction of an earlier model for the class that a group is off most in now."""
     return next(gap.predicted for gap in old.gaps if gap.label == one.largest_gap.label)
-
-
-def _scaled(bar: Bar, scale: float) -> Bar:
-    interval = None if bar.interval is None else (scale * bar.interval[0], scale * bar.interval[1])
-    return bar._replace(length=scale * bar.length, interval=interval)
 
 
 def described(audit: AuditReport, group: str) -> list[GroupPage]:
@@ -305,59 +275,31 @@ def _marks(model: str, places: list[str]) -> list[tuple[str, str]]:
 
 
 # --- windows ---------------------------------------------------------------------------------------------------
-def drift_panels(report: MonitoringReport, n: int = 12) -> list[DriftPanel]:
-    """Return pictures of the n groups that changed most, all on one scale."""
-    chosen = report.most_changed(n)
+def drift_panels(report: MonitoringReport, n: int = 12) -> list[dict[str, Any]]:
+    """Return pictures of 300 by 120 of the n groups that changed most, all on one scale.
+
+    Each has the class and the SVG path of every mark, what it shows for those who do not see it, and where axes end.
+    Windows without rows have no mark.
+    """
+    chosen, windows = report.most_changed(n), list(report.windows)
     courses = [report.gaps(report.names[j], a) for j, a in chosen]
     ends = [abs(end) for gaps in courses for one in gaps for end in (one.lower, one.upper, one.gap) if isfinite(end)]
-    reach, windows = max(ends, default=1.0), list(report.windows)
+    reach, width = max(ends, default=1.0), 300.0 / max(1, len(windows) - 1)
     raised = {report.position(one): one.window for one in report.alarms}
-    return [
-        DriftPanel(report.name_of(*one), gaps, reach, windows, raised.get(one))
-        for one, gaps in zip(chosen, courses, strict=True)
-    ]
 
+    def height(value: float) -> str:
+        return f"{60.0 - 60.0 * max(-1.0, min(1.0, value / reach)):.1f}"
 
-@dataclass(frozen=True, eq=False)
-class DriftPanel:
-    """The error of one group in every window, in a picture of 300 by 120."""
-
-    name: str
-    gaps: Sequence[Gap]
-    reach: float
-    windows: Sequence[Any]
-    alarm: Any
-
-    @property
-    def top(self) -> str:
-        """Where the axis ends."""
-        return f"+{100 * self.reach:.2g}%"
-
-    @property
-    def first(self) -> str:
-        """The first window."""
-        return str(self.windows[0])
-
-    @property
-    def last(self) -> str:
-        """The last window."""
-        return str(self.windows[-1])
-
-    @property
-    def text(self) -> str:
-        """What the picture shows, for those who do not see it."""
-        said = "no drift alarm" if self.alarm is None else f"drift alarm in {self.alarm}"
-        return f"{self.name}: actual minus predicted in {words.several(len(self.windows), 'window')}; {said}"
-
-    @property
-    def paths(self) -> list[tuple[str, str]]:
-        """The class and the SVG path of every mark; windows without rows have none."""
-        width = 300.0 / max(1, len(self.windows) - 1)
-        seen = [(t * width, one) for t, one in enumerate(self.gaps) if isfinite(one.gap)]
-        at = [f"{x:.1f} {self._height(one.gap)}" for x, one in seen]
-        bars = "".join(f"M{x:.1f} {self._height(one.lower)}V{self._height(one.upper)}" for x, one in seen)
-        alarm = [] if self.alarm is None else [("ideal", f"M{self.windows.index(self.alarm) * width:.1f} 0V120")]
-        return [*alarm, ("bars", bars), ("line1", "M" + "L".join(at) if at else "")]
-
-    def _height(self, value: float) -> str:
-        return f"{60.0 - 60.0 * max(-1.0, min(1.0, value / self.reach)):.1f}"
+    pictures = []
+    for place, gaps in zip(chosen, courses, strict=True):
+        seen = [(t * width, one) for t, one in enumerate(gaps) if isfinite(one.gap)]
+        at = [f"{x:.1f} {height(one.gap)}" for x, one in seen]
+        bars = "".join(f"M{x:.1f} {height(one.lower)}V{height(one.upper)}" for x, one in seen)
+        paths = [("bars", bars), ("line1", "M" + "L".join(at) if at else "")]
+        name, said = report.name_of(*place), "no drift alarm"
+        if place in raised:
+            said = f"drift alarm in {raised[place]}"
+            paths.insert(0, ("ideal", f"M{windows.index(raised[place]) * width:.1f} 0V120"))
+        text = f"{name}: actual minus predicted in {words.several(len(windows), 'window')}; {said}"
+        pictures.append({"name": name, "text": text, "paths": paths, "top": f"+{100 * reach:.2g}%"})
+    return pictures

@@ -41,7 +41,12 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except OSError as error:
         # the block may have met an error of its own, with another file
         if error.errno in NO_ROOM or error.filename in (os.fspath(path), str(target), str(temporary)):
-            raise CannotWrite(f"{path} can't be written: {_reason(error, target)}") from error
+            why = f"{error.strerror}.{' The old file is as it was.' if target.is_file() else ''}"
+            if isinstance(error, FileNotFoundError | NotADirectoryError):
+                why = f"there is no folder {str(target.parent)!r}. Make it first."
+            elif isinstance(error, IsADirectoryError):
+                why = "it is a folder. Give the name of a file."
+            raise CannotWrite(f"{path} can't be written: {why}") from error
         raise
 
 
@@ -91,12 +96,3 @@ def _replacing(target: Path, temporary: Path, mode: int | None) -> Iterator[Bina
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _reason(error: OSError, target: Path) -> str:
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return f"there is no folder {str(target.parent)!r}. Make it first."
-    if isinstance(error, IsADirectoryError):
-        return "it is a folder. Give the name of a file."
-    kept = " The old file is as it was." if target.is_file() else ""
-    return f"{error.strerror}.{kept}"

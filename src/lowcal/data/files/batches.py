@@ -60,7 +60,17 @@ class Batches:
             wanted = tuple(batch) if wanted is None else wanted
             self.require(batch, wanted, k)
             kept = {name: batch[name] for name in wanted}
-            self._compare(kept, kinds, k)
+            for name, column in kept.items():
+                type_, before = kinds.get(name, (None, None))
+                own = column.type if is_arrow_array(column) else column.dtype
+                if before is None or type_ != own:
+                    kind = _kind(column)
+                    if None not in (kind, before) and kind != before:
+                        raise InvalidInput(
+                            f"Column {name!r} of {self.shown} holds {before} at first, but {kind} in batch {k} (from "
+                            "0). Give every batch the same types."
+                        )
+                    kinds[name] = own, kind or before
             yield kept
 
     def nothing(self) -> InvalidInput:
@@ -71,21 +81,6 @@ class Batches:
     def require(self, batch: Batch, wanted: Sequence[str], k: int = 0) -> None:
         """Refuse a batch without a wanted column."""
         require_columns(self.shown if k == 0 else f"Batch {k} (from 0) of {self.shown}", tuple(batch), wanted)
-
-    def _compare(self, batch: Batch, kinds: dict[str, tuple[Any, str | None]], k: int) -> None:
-        """Refuse a column that held numbers and now holds text, or the other way round."""
-        for name, column in batch.items():
-            type_, before = kinds.get(name, (None, None))
-            own = column.type if is_arrow_array(column) else column.dtype
-            if before is not None and type_ == own:
-                continue
-            kind = _kind(column)
-            if None not in (kind, before) and kind != before:
-                raise InvalidInput(
-                    f"Column {name!r} of {self.shown} holds {before} at first, but {kind} in batch {k} (from 0). "
-                    "Give every batch the same types."
-                )
-            kinds[name] = own, kind or before
 
 
 def require_columns(where: str, names: Sequence[str], wanted: Sequence[str]) -> None:
@@ -104,16 +99,20 @@ def open_batches(rows: object) -> Batches:
     """
     if isinstance(rows, Batches):
         return rows
-    if isinstance(rows, str) and "://" in rows:
-        return open_batches(_dataset_at(rows))
+    if isinstance(rows, str) and "://" in rows:  # such as s3://bucket/folder, through Arrow's own file systems
+        require_pyarrow(f"Reading {rows}")
+        import pyarrow.dataset as ds
+
+        with _reading(rows, "a dataset"):
+            return _of_dataset(ds.dataset(rows))
     if isinstance(rows, str | os.PathLike):
         return _of_files(files_of(os.fspath(rows)))
     if is_a(rows, "polars", "LazyFrame"):
-        return Batches("the LazyFrame", partial(_of_lazy, rows), partial(_count_lazy, rows))
+        return _of_lazy(rows)
     if is_a(rows, "pyarrow.dataset", "Dataset"):
-        return Batches("the dataset", partial(_of_dataset, rows), partial(_count_dataset, rows))
+        return _of_dataset(rows)
     if callable(rows):
-        return Batches(SOURCE, partial(_of_function, rows))
+        return Batches(SOURCE, lambda _: _of_function(rows))
     if isinstance(rows, Iterator):
         raise InvalidInput(
             f"{type(rows).__name__} can be read only once, but every pass reads the rows again. Pass a function that "
@@ -188,7 +187,7 @@ def is_a(value: object, module: str, *names: str) -> bool:
     return found is not None and isinstance(value, tuple(getattr(found, name) for name in names))
 
 
-def _of_function(make: Callable[[], object], _: Sequence[str] | None) -> Iterator[Any]:
+def _of_function(make: Callable[[], object]) -> Iterator[Any]:
     """Yield the tables of a function's iterator, which is closed in the end, or when no more are wanted."""
     tables: Any = _iterable(make())
     with closing(tables) if hasattr(tables, "close") else nullcontext():
@@ -197,7 +196,8 @@ def _of_function(make: Callable[[], object], _: Sequence[str] | None) -> Iterato
 
 def _iterable(tables: object) -> Iterable[Any]:
     """Return several tables, or a single one as several."""
-    if not isinstance(tables, list | tuple | Iterator) and (_is_arrow_table(tables) or _columns(tables) is not None):
+    is_one = not isinstance(tables, list | tuple | Iterator)
+    if is_one and (is_a(tables, "pyarrow", "Table", "RecordBatch") or _columns(tables) is not None):
         return [tables]
     if not isinstance(tables, Iterable) or isinstance(tables, str | bytes):
         raise InvalidInput(
@@ -207,41 +207,36 @@ def _iterable(tables: object) -> Iterable[Any]:
     return tables
 
 
-def _dataset_at(address: str) -> Any:
-    """Return the dataset at an address such as s3://bucket/folder, through Arrow's own file systems."""
-    require_pyarrow(f"Reading {address}")
-    import pyarrow.dataset as ds
+def _of_dataset(dataset: Any) -> Batches:
+    names = dataset.schema.names
 
-    with _reading(address, "a dataset"):
-        return ds.dataset(address)
+    def read(wanted: Sequence[str] | None) -> Iterator[Any]:
+        require_columns("The dataset", names, wanted or ())
+        with _reading("The dataset", "a dataset"):
+            some = names if wanted is None else list(wanted)
+            yield from dataset.scanner(columns=some, batch_size=BATCH_ROWS, use_threads=False).to_batches()
 
+    def count() -> tuple[int, int]:
+        n = dataset.count_rows()
+        return n, n * len(names)
 
-def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
-    require_columns("The dataset", dataset.schema.names, wanted or ())
-    with _reading("The dataset", "a dataset"):
-        names = None if wanted is None else list(wanted)
-        yield from dataset.scanner(columns=names, batch_size=BATCH_ROWS, use_threads=False).to_batches()
-
-
-def _count_dataset(dataset: Any) -> tuple[int, int]:
-    n = dataset.count_rows()
-    return n, n * len(dataset.schema.names)
+    return Batches("the dataset", read, count)
 
 
-def _of_lazy(frame: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
-    """Yield the frames of a polars LazyFrame, in their order, without collecting it."""
-    names = frame.collect_schema().names()
-    require_columns("The LazyFrame", names, wanted or ())
-    yield from frame.select(names if wanted is None else list(wanted)).collect_batches(
-        chunk_size=BATCH_ROWS, maintain_order=True
-    )
+def _of_lazy(frame: Any) -> Batches:
+    """Return the frames of a polars LazyFrame, in their order, without collecting it."""
 
+    def read(wanted: Sequence[str] | None) -> Iterator[Any]:
+        names = frame.collect_schema().names()
+        require_columns("The LazyFrame", names, wanted or ())
+        some = frame.select(names if wanted is None else list(wanted))
+        yield from some.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True)
 
-def _count_lazy(frame: Any) -> tuple[int, int]:
-    import polars as pl
+    def count() -> tuple[int, int]:
+        n = frame.select(sys.modules["polars"].len()).collect(engine="streaming").item()
+        return n, n * len(frame.collect_schema().names())
 
-    n = frame.select(pl.len()).collect(engine="streaming").item()
-    return n, n * len(frame.collect_schema().names())
+    return Batches("the LazyFrame", read, count)
 
 
 # --- files ----------------------------------------------------------------------------------------------------
@@ -331,21 +326,22 @@ def _of_files(paths: Sequence[Any]) -> Batches:
             f"{path} is neither a Parquet nor an Arrow file nor JSON lines. For other files, pass a function that "
             "returns an iterator of tables, for instance lambda: pandas.read_csv(path, chunksize=100_000)."
         )
+
+    def read(wanted: Sequence[str] | None) -> Iterator[Any]:
+        return (batch for path, form in known for batch in form.read(path, wanted))
+
+    def count() -> tuple[int, int]:
+        from pyarrow.parquet import read_metadata
+
+        n = numbers = 0
+        for path, form in known:
+            with _reading(path, form.shown):
+                found = read_metadata(path)
+            n, numbers = n + found.num_rows, numbers + found.num_rows * found.num_columns
+        return n, numbers
+
     shown = files[0][0] if len(files) == 1 else f"{files[0][0]} and {len(files) - 1} more files"
-    are_counted = all(form is _PARQUET for _, form in known)
-    count = partial(_count_files, [path for path, _ in known]) if are_counted else None
-    return Batches(shown, lambda wanted: (batch for path, form in known for batch in form.read(path, wanted)), count)
-
-
-def _count_files(paths: Sequence[str]) -> tuple[int, int]:
-    from pyarrow.parquet import read_metadata
-
-    n = numbers = 0
-    for path in paths:
-        with _reading(path, _PARQUET.shown):
-            found = read_metadata(path)
-        n, numbers = n + found.num_rows, numbers + found.num_rows * found.num_columns
-    return n, numbers
+    return Batches(shown, read, count if all(form is _PARQUET for _, form in known) else None)
 
 
 def _parquet_schema(path: str) -> Any:
@@ -441,15 +437,11 @@ def _reading(path: str, kind: str) -> Iterator[None]:
 # --- tables to batches ----------------------------------------------------------------------------------------
 
 
-def _is_arrow_table(table: object) -> bool:
-    return is_a(table, "pyarrow", "Table", "RecordBatch")
-
-
 def _pieces(tables: Iterable[Any], shown: str) -> Iterator[Batch]:
     """Yield the tables as batches of at most BATCH_ROWS rows; neighbouring small Arrow batches are joined."""
     waiting: list[Any] = []
     for table in tables:
-        if not _is_arrow_table(table):
+        if not is_a(table, "pyarrow", "Table", "RecordBatch"):
             yield from _joined(waiting)
             waiting = []
             yield from _of_table(table, shown)
@@ -495,7 +487,11 @@ def _of_table(table: Any, shown: str) -> Iterator[Batch]:
 def _columns(table: Any) -> Batch | None:
     """Return the columns of a data frame or of a dict; None of anything else."""
     if isinstance(table, Mapping):
-        return {str(name): _array_or_series(column) for name, column in table.items()}
+        made: Batch = {
+            str(name): np.array(one) if isinstance(one, list | tuple) else one for name, one in table.items()
+        }
+        is_chunked = {name: is_a(one, "pyarrow", "ChunkedArray") for name, one in made.items()}
+        return {name: one.combine_chunks() if is_chunked[name] else one for name, one in made.items()}
     import narwhals.stable.v2 as nw
 
     try:
@@ -503,12 +499,6 @@ def _columns(table: Any) -> Batch | None:
     except TypeError:
         return None
     return {str(column.name): column.to_native() for column in frame.iter_columns()}
-
-
-def _array_or_series(column: Any) -> Any:
-    if isinstance(column, list | tuple):
-        return np.array(column)
-    return column.combine_chunks() if is_a(column, "pyarrow", "ChunkedArray") else column
 
 
 # --- columns of batches ---------------------------------------------------------------------------------------
@@ -544,7 +534,14 @@ def join(columns: Sequence[Column]) -> Column:
     if all(isinstance(column, np.ndarray) for column in columns):
         return np.concatenate(columns)
     if all(is_arrow_array(column) for column in columns):
-        return _join_arrow(columns)
+        import pyarrow as pa
+
+        # one without values takes the type of the others, and dictionaries become one
+        tables = [pa.table({"x": column}) for column in columns]
+        try:
+            return pa.concat_tables(tables, promote_options="permissive")["x"].unify_dictionaries().combine_chunks()
+        except pa.ArrowException as error:
+            raise InvalidInput(f"Batches hold different types in one column ({error}). Give all the same.") from error
     import narwhals.stable.v2 as nw
 
     kinds = sorted({type(column).__module__.partition(".")[0] for column in columns})
@@ -552,17 +549,6 @@ def join(columns: Sequence[Column]) -> Column:
         raise InvalidInput(f"Batches are tables of different kinds ({', '.join(kinds)}). Give all of one kind.")
     frames = [_series(column).alias("x").to_frame() for column in columns]
     return nw.concat(frames).get_column("x").to_native()
-
-
-def _join_arrow(columns: Sequence[Any]) -> Any:
-    """Join Arrow arrays; one without values takes the type of the others, and dictionaries become one."""
-    import pyarrow as pa
-
-    tables = [pa.table({"x": column}) for column in columns]
-    try:
-        return pa.concat_tables(tables, promote_options="permissive")["x"].unify_dictionaries().combine_chunks()
-    except pa.ArrowException as error:
-        raise InvalidInput(f"Batches hold different types in one column ({error}). Give all the same.") from error
 
 
 def for_frames(column: Column) -> Any:

@@ -98,11 +98,15 @@ class FileTable:
         import pyarrow as pa
 
         for batch in self.batches(list(kinds)):
-            given = zip(batch.columns, kinds.values(), strict=True)
-            if self.decimal is not None:
-                arrays = [cast(column, kind, self.decimal) for column, kind in given]
-            else:
-                arrays = [_as_names(column) if kind is Kind.TEXT else column for column, kind in given]
+            arrays = []
+            for column, kind in zip(batch.columns, kinds.values(), strict=True):
+                if self.decimal is not None:
+                    column = cast(column, kind, self.decimal)
+                elif kind is Kind.TEXT:
+                    distinct, places = factorise(column)
+                    names = pa.array([*map(text_of, distinct), None], pa.string())
+                    column = names.take(pa.array(places)).dictionary_encode()
+                arrays.append(column)
             yield pa.RecordBatch.from_arrays(arrays, list(kinds))
 
     def survey(
@@ -135,14 +139,6 @@ class FileTable:
                     )
             n += batch.num_rows
         return n, kinds
-
-
-def _as_names(values: Any) -> Any:
-    """Return values of any type as the names of groups."""
-    import pyarrow as pa
-
-    distinct, places = factorise(values)
-    return pa.array([*map(text_of, distinct), None], pa.string()).take(pa.array(places)).dictionary_encode()
 
 
 def text_of(value: Any) -> str | None:
@@ -206,28 +202,21 @@ def _open_stored(files: Sequence[str], shown: str) -> FileTable:
                 "write it again."
             )
         schemas.append(form.columns(file).remove_metadata())
-    first = schemas[0]
-    check_names(first.names, shown)
-    for file, other in zip(files[1:], schemas[1:], strict=True):
-        _check_same(files[0], first, file, other)
+    one, first = schemas[0], files[0]
+    check_names(one.names, shown)
+    for file, other in zip(files, schemas, strict=True):
+        for name in sorted({*one.names} ^ {*other.names}):
+            has, lacks = (first, file) if name in one.names else (file, first)
+            raise InvalidInput(f"{lacks} has no column {name!r}, but {has} has; give all files the same columns.")
+        for name, kind in zip(one.names, one.types, strict=True):
+            if kind != other.field(name).type:
+                raise InvalidInput(
+                    f"Column {name!r} has the type {kind} in {first}, but {other.field(name).type} in {file}; give all "
+                    "files the same types."
+                )
     rows = open_batches(list(files))
-    names = tuple(first.names)
-    if rows.count is not None:
-        return FileTable(shown, names, rows.count()[0], " rows", rows=rows, schema=first)
-    return FileTable(shown, names, sum(map(os.path.getsize, files)), " bytes", rows=rows, schema=first)
-
-
-def _check_same(first: str, one: Any, file: str, other: Any) -> None:
-    """Refuse files whose columns differ."""
-    for name in sorted({*one.names} ^ {*other.names}):
-        has, lacks = (first, file) if name in one.names else (file, first)
-        raise InvalidInput(f"{lacks} has no column {name!r}, but {has} has; give all files the same columns.")
-    for name in one.names:
-        if one.field(name).type != other.field(name).type:
-            raise InvalidInput(
-                f"Column {name!r} has the type {one.field(name).type} in {first}, but {other.field(name).type} in "
-                f"{file}; give all files the same types."
-            )
+    size = (sum(map(os.path.getsize, files)), " bytes") if rows.count is None else (rows.count()[0], " rows")
+    return FileTable(shown, tuple(one.names), *size, rows=rows, schema=one)
 
 
 @contextmanager
@@ -273,18 +262,20 @@ def write_table(
     Text files are written as the table is, if it is one: separator, decimal sign and mark. Formats with types need to
     know what a text file holds, so it is read once before.
     """
-    is_text_file = form in ("csv", "tsv")
-    twice = repeated([*table.names, *more, *texts])
+    is_text_file, names = form in ("csv", "tsv"), [*table.names, *more, *texts]
+    twice = repeated(names)
     if twice and not is_text_file:
         what = f"named {twice[0]!r}" if twice[0] else "without a name"
         raise InvalidInput(f"There are several columns {what}, which {form} can't hold; rename them, or write CSV.")
     with open_bytes(path) as stream:
         if is_text_file:
-            _write_text(stream, [*table.names, *more, *texts], table, batches, "\t" if form == "tsv" else None)
-        elif form == "parquet":
-            _write_parquet(stream, *_record_batches(table, more, batches, texts))
+            _write_text(stream, names, table, batches, "\t" if form == "tsv" else None)
+            return
+        schema, typed = _record_batches(table, more, batches, texts)
+        if form == "parquet":
+            _write_parquet(stream, schema, typed)
         else:
-            _write_json(stream, _record_batches(table, more, batches, texts)[1], is_list=form == "json")
+            _write_json(stream, typed, is_list=form == "json")
 
 
 @contextmanager
@@ -312,25 +303,22 @@ def _write_text(
     separator = separator or (like.separator if like else ",")
     header = str(join_columns([pa.array([name]) for name in names], separator), "utf-8")
     stream.write(header.encode("utf-8-sig" if like and like.encoding == "utf-8-sig" else "utf-8"))
+    decimal = table.decimal or "."
+
+    def text(value: Any) -> str:
+        if value is None or value != value:
+            return ""
+        return str(value).replace(".", decimal) if isinstance(value, float) else str(value)
+
     for columns, more in batches:
-        texts = [_texts(column, table.decimal or ".") for column in (*columns, *more)]
+        texts = []
+        for column in (*columns, *more):
+            if not isinstance(column, np.ndarray) and is_text(column):
+                texts.append(column.cast(pa.string()).fill_null(""))
+            else:  # numbers with all digits
+                values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
+                texts.append(pa.array(map(text, values), pa.string()))
         stream.write(join_columns(texts, separator))
-
-
-def _texts(column: Any, decimal: str) -> Any:
-    """Return what is written of a column, '' where missing: texts as they are, numbers with all digits."""
-    import pyarrow as pa
-
-    if not isinstance(column, np.ndarray) and is_text(column):
-        return column.cast(pa.string()).fill_null("")
-    values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
-    return pa.array([_text(value, decimal) for value in values], pa.string())
-
-
-def _text(value: Any, decimal: str) -> str:
-    if value is None or value != value:
-        return ""
-    return str(value).replace(".", decimal) if isinstance(value, float) and decimal != "." else str(value)
 
 
 def join_columns(columns: Sequence[Any], separator: str) -> memoryview:
@@ -400,18 +388,17 @@ def _write_parquet(stream: IO[bytes], schema: Any, batches: Iterable[Any]) -> No
 
 
 def _write_json(stream: IO[bytes], batches: Iterable[Any], *, is_list: bool) -> None:
-    """Write a list of records, or a record on each line."""
+    """Write a list of records, or a record on each line; what JSON does not know becomes text."""
+
+    def plain(value: Any) -> Any:
+        if value is None or value != value:
+            return None
+        finite = not isinstance(value, float) or np.isfinite(value)
+        return value if isinstance(value, bool | int | float | str) and finite else str(value)
+
     between, n = b",\n" if is_list else b"\n", 0
     for row in (row for batch in batches for row in batch.to_pylist()):
-        record = json.dumps({name: _plain(value) for name, value in row.items()}, ensure_ascii=False)
+        record = json.dumps({name: plain(value) for name, value in row.items()}, ensure_ascii=False)
         stream.write((between if n else b"[\n" if is_list else b"") + record.encode())
         n += 1
     stream.write((b"\n]\n" if is_list else b"\n") if n else (b"[]\n" if is_list else b""))
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; what it does not know becomes text."""
-    if value is None or value != value:
-        return None
-    finite = not isinstance(value, float) or np.isfinite(value)
-    return value if isinstance(value, bool | int | float | str) and finite else str(value)

@@ -103,7 +103,7 @@ class TextFile:
         numbered = [str(j) for j in range(len(self.names))]
         encoding = "utf8" if self.encoding == "utf-8-sig" else self.encoding
         with self.path.open("rb") as raw:
-            counted, done = _Counted(self._unpacked(raw)), 0
+            counted, done = _Counted(self.unpacked(raw)), 0
             for batch in arrow_csv.open_csv(
                 pa.PythonFile(counted, mode="r"),
                 arrow_csv.ReadOptions(use_threads=False, block_size=block, column_names=numbered, encoding=encoding),
@@ -120,7 +120,8 @@ class TextFile:
         if counted.quotes % 2:  # the last value may have swallowed all rows after it
             self._explain()
 
-    def _unpacked(self, raw: IO[bytes]) -> IO[bytes]:
+    def unpacked(self, raw: IO[bytes]) -> IO[bytes]:
+        """Return the bytes of an open file, packed or not."""
         return gzip.GzipFile(fileobj=raw) if self.is_packed else raw  # type: ignore[return-value]
 
     def _explain(self) -> None:
@@ -138,7 +139,7 @@ class TextFile:
         n = 0
         try:
             with self.path.open("rb") as raw:
-                text = io.TextIOWrapper(self._unpacked(raw), encoding=self.encoding, newline="")
+                text = io.TextIOWrapper(self.unpacked(raw), encoding=self.encoding, newline="")
                 for row in filter(None, _parse_rows(text, self.separator)):
                     yield row
                     n += 1
@@ -157,24 +158,6 @@ class TextFile:
             raise InvalidInput(f"Row {n} of {self.shown} can't be read ({error}); correct it.") from error
         except _BROKEN as error:
             raise InvalidInput(f"{self.shown} is damaged or cut short ({error}); write it again.") from error
-
-    def marked_encoding(self) -> str:
-        """Return the encoding of a byte order mark, or UTF-8."""
-        start = b""
-        with self.path.open("rb") as raw, suppress(*_BROKEN):
-            start = self._unpacked(raw).read(3)
-        return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
-
-    def likely_separator(self) -> str:
-        """Return the separator under which the first rows are longest and all of one length; a comma if none is."""
-        best, most = ",", 1
-        for separator in _SEPARATORS:
-            lengths: list[int] = []
-            with suppress(InvalidInput):  # under another separator a quote may be closed
-                lengths.extend(len(row) for row in islice(replace(self, separator=separator).rows(), SAMPLE_ROWS))
-            if lengths and lengths[0] > most and lengths.count(lengths[0]) * 2 > len(lengths):
-                best, most = separator, lengths[0]
-        return best
 
 
 class _Counted:
@@ -225,9 +208,20 @@ def open_text_file(path: Path, shown: str, *, separator: str | None, decimal: st
         raise InvalidInput(f"{shown} is a spreadsheet or an archive, not a text file; save it as CSV or Parquet.")
     file = TextFile(path, shown, separator or ",", decimal, encoding or "utf-8", start[:2] == b"\x1f\x8b")
     if encoding is None:
-        file = replace(file, encoding=file.marked_encoding())
+        with path.open("rb") as raw, suppress(*_BROKEN):
+            start = file.unpacked(raw).read(3)
+            file = replace(
+                file, encoding=next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
+            )
     if separator is None:
-        file = replace(file, separator=file.likely_separator())
+        # the one under which the first rows are longest and most of one length; a comma if none is
+        most = 1
+        for one in _SEPARATORS:
+            tried, lengths = replace(file, separator=one), list[int]()
+            with suppress(InvalidInput):  # under another separator a quote may be closed
+                lengths.extend(len(row) for row in islice(tried.rows(), SAMPLE_ROWS))
+            if lengths and lengths[0] > most and lengths.count(lengths[0]) * 2 > len(lengths):
+                file, most = tried, lengths[0]
     names = next(file.rows(), None)
     if names is None:
         raise InvalidInput(f"{shown} is empty; give a file with a header and at least one row.")
@@ -352,34 +346,25 @@ def numbers(values: Any, decimal: str | None = None, name: str = "", before: int
 def _floats(values: Any, decimal: str) -> FloatArray | int:
     """Return the numbers of a column, NaN where missing, or the first row whose value is none."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     if not is_text(values):
         plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
         return np.asarray(plain.cast("float64", safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
-    found = _fast_floats(values.cast(pa.string()), decimal)
-    if found is not None:
-        return found
+    texts = values.cast(pa.string())
+    if decimal != ".":  # a point is then not part of a number
+        texts = pc.replace_substring(pc.replace_substring(texts, ".", "?"), decimal, ".")
+    with suppress(pa.ArrowInvalid):
+        present = _present(texts).cast(pa.float64())
+        floats = np.asarray(present.to_numpy(zero_copy_only=False), dtype=np.float64)
+        if np.isnan(floats).sum() == present.null_count:  # else Arrow reads NaN where the rules do not
+            return floats
     distinct, places = factorise(values)
     read = [parse_number(text or "", decimal) for text in distinct]
     bad = np.array([*(number is None for number in read), False])[places]
     if bad.any():
         return int(bad.argmax())
     return np.array([*(np.nan if number is None else number for number in read), np.nan])[places]
-
-
-def _fast_floats(texts: Any, decimal: str) -> FloatArray | None:
-    """Return the numbers of texts as Arrow reads them; None if it does not, or reads NaN where the rules do not."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if decimal != ".":  # a point is then not part of a number
-        texts = pc.replace_substring(pc.replace_substring(texts, ".", "?"), decimal, ".")
-    try:
-        found = _present(texts).cast(pa.float64())
-    except pa.ArrowInvalid:
-        return None
-    floats = np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.float64)
-    return floats if np.isnan(floats).sum() == found.null_count else None
 
 
 def parse_number(text: str, decimal: str) -> float | None:
