@@ -112,6 +112,19 @@ def test_sums_by_level_have_copies_in_shared_memory(launches):
     assert launches[-1].shared == 0  # in global memory
 
 
+@pytest.mark.parametrize(
+    ("levels", "cells", "at_once"), [(720, 1, [4, 4, 3]), (720, 10, [7, 4]), (3000, 1, [4, 4, 3]), (60_000, 1, [11])]
+)
+def test_terms_share_a_launch_while_their_sums_have_copies(launches, levels, cells, at_once):
+    """Of two equal terms, one is summed; sums that do not fit into shared memory are added in global memory."""
+    n, lines = 1_000_000, (*ROW, ("cell", "whole(f*T(9))"))
+    formula = Formula((*(f"f*T({k})" for k in range(11)), "f*T(3)"), lines, (1.0,) * 12, cells)
+    found = Cuda().histogram(formula, Inputs(n, rows(n).arrays, [rows(n).arrays["y"]], [levels]))
+    assert found.shape == (levels, cells, 12)
+    assert [len(one.args[-3]) - 1 for one in launches] == at_once
+    assert all(one.shared <= SHARED for one in launches)
+
+
 def test_other_launches(launches):
     card, n = Cuda("double"), 1001
     assert card.total(Formula(("f", "y"), ROW, (1.0, 1.0)), rows(n)).tolist() == [0.0, 0.0]
@@ -141,7 +154,7 @@ def test_draws_are_split_into_warps_and_blocks(launches, names):
     assert one.grid == (-(-n // each), len(names), 1)
     assert one.shared <= SHARED
     assert one.args[-2].tolist() == keys[:96]
-    assert [again.args[-2].tolist() for again in by_level] == [[96, 97, 98, 0]] * len(names)
+    assert [again.args[-2].tolist() for again in by_level] == [[96, 97, 98, 0]]
     for word in ("PARAMETERS", "DECLARED", "LOADS", "READS", "LINES", "PICKED_BY", "DIGITS", "MEMBERS"):
         assert f" {word}" not in one.code
 

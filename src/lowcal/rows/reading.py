@@ -390,9 +390,9 @@ def wanted_columns(subpopulations: Subpopulations) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(found))
 
 
-def learn(subpopulations: Subpopulations, table: Frame, weight: FloatArray, n: int) -> WeakLearner:
+def learn(subpopulations: Subpopulations, table: Frame, weight: FloatArray | None, n: int) -> WeakLearner:
     """Learn values and cut points from a sample of n rows; groups that may be worth min_mass of them all are listed."""
-    share = len(weight) / n
+    share = table.n_rows / n
     if share < 1.0:  # the size that groups of min_mass rows have at least in a sample of this share
         subpopulations = subpopulations.eased(lambda least: min(least, max(SEEN_ROWS, least * share / 2.0)))
     return subpopulations.prepare(table, weight)
@@ -405,7 +405,7 @@ def learn_sample(subpopulations: Subpopulations, found: Survey, roles: Roles, is
     sample = {name: for_frames(column) for name, column in found.sample.items() if name not in roles.columns}
     weight = roles.weights(found.sample)
     table = Frame.of(sample if sample else np.zeros((found.size, 0)))
-    return learn(subpopulations, table, np.ones(found.size) if weight is None else weight, found.n)
+    return learn(subpopulations, table, weight, found.n)
 
 
 def keep_large(

@@ -18,6 +18,7 @@ from lowcal.kernels.card.draws import KERNEL as PICKING
 from lowcal.kernels.card.draws import MOST_ROWS, Picking
 from lowcal.kernels.card.formula import (
     BANKS,
+    FEW_TERMS,
     HELD_ROWS,
     MOST_ODDS,
     MOST_TABLE,
@@ -30,6 +31,7 @@ from lowcal.kernels.card.formula import (
 )
 from lowcal.kernels.card.twin import EXP_TERMS, LN2_HIGH, LN2_LOW, LOG2E, LOG_TERMS
 from lowcal.kernels.exact import Wholes
+from lowcal.kernels.products import product
 
 HEADER = r"""
 template <typename V> struct __align__(4 * sizeof(V)) Four { V v[4]; };
@@ -396,6 +398,9 @@ class Cuda(Device):
     the card has. Sums are the same for any.
     """
 
+    #: The copies of sums that more terms of a launch must leave room for.
+    copies = BANKS // 2
+
     def __init__(
         self, precision: Precision = "single", threads: int = 1024, blocks: int | None = None, shared: int | None = None
     ) -> None:
@@ -451,23 +456,41 @@ class Cuda(Device):
         offsets, table = tuple(inputs.offsets), 0 if inputs.tables is None else inputs.tables.size
         return Shape(how, self.precision, arrays, codes, offsets, inputs.size, inputs.looked_up, out, copies, table)
 
+    def _room(self, inputs: Inputs) -> int:
+        """Return how many sums fit into shared memory."""
+        return max(0, self._limits[1] - self._table_bytes(inputs)) // self.kind.itemsize
+
     def _copies(self, width: int, inputs: Inputs) -> int:
         """Return in how many copies sums fit into shared memory: a power of two, 0 if not even one does."""
-        room = (self._limits[1] - self._table_bytes(inputs)) // (self.kind.itemsize * max(1, width))
+        room = self._room(inputs) // max(1, width)
         return min(BANKS, self.threads, 1 << room.bit_length() - 1) if room else 0
+
+    def _at_once(self, inputs: Inputs, cells: int) -> int:
+        """Return how many terms a launch sums, 0 if the sums of none fit: rows are read again for others."""
+        copies, each = self.copies, max(1, inputs.size * cells)
+        while copies > 1 and self._room(inputs) // (each * copies) < FEW_TERMS:
+            copies //= 2
+        return self._room(inputs) // (each * copies)
 
     def _sums(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes:
         if inputs.bits and self.precision == "single" and formula.cells == 1:
             found = self._bit_sums(formula, inputs, scales)
             if found is not None:
                 return found
+        size = self._at_once(inputs, formula.cells) or len(scales)
+        parts = [slice(at, at + size) for at in range(0, len(scales), size)]
+        every = [self._by_level(replace(formula, terms=formula.terms[part]), inputs, scales[part]) for part in parts]
+        return np.concatenate(every, axis=1)
+
+    def _by_level(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes:
+        """Return the sums of the terms of one launch, shape (levels x cells, terms)."""
         width = inputs.size * formula.cells * len(scales)
         copies = self._copies(width, inputs)
         out = self.cupy.zeros(width, dtype=np.int64)
         shape = self._shape("shared", inputs, copies=copies) if copies else self._shape("global", inputs)
         for part in self._parts(inputs):
             self._launch(formula, part, shape, scales, out)
-        return np.asarray(out.get())
+        return np.asarray(out.get()).reshape(-1, len(scales))
 
     def _bit_sums(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes | None:
         """Return sums of which those of bytes are by bit; None: other columns are looked up, too."""
@@ -560,12 +583,13 @@ class Cuda(Device):
     ) -> NDArray[np.int64]:
         """Return the same sums by way of those of all levels, a few draws at a time."""
         wholes = [f"near(({text})*T({unit!r}))" for text, unit in zip(formula.terms, shape.units, strict=True)]
-        draws, every = range(shape.draws), []
-        for q in chances:
-            terms = tuple(f"pick(drawn({b}, {q}), {whole}, T(0))" for b in draws for whole in wholes)
-            sums = self.histogram(Formula(terms, formula.lines, tuple(shape.units) * shape.draws), inputs)
-            every.append(np.rint(sums).astype(np.int64).reshape(len(sums), shape.draws, -1))
-        return np.asarray(np.einsum("klbt,lm->kbmt", np.array(every), belongs.astype(np.int64)))
+        terms = tuple(
+            f"pick(drawn({b}, {q}), {whole}, T(0))" for b in range(shape.draws) for q in chances for whole in wholes
+        )
+        units = tuple(shape.units) * (len(chances) * shape.draws)
+        sums = np.rint(self.histogram(Formula(terms, formula.lines, units), inputs)[:, 0])
+        found = product(belongs.T.astype(np.float64), sums).astype(np.int64)  # whole numbers far below 2^53
+        return found.reshape(-1, shape.draws, len(chances), len(wholes)).transpose(2, 1, 0, 3)
 
     def _total(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes:
         out = self.cupy.zeros(len(scales), dtype=np.int64)
@@ -639,6 +663,9 @@ class Streamed(Cuda):
 
     Rows are arrays of NumPy in memory that the system may not move, which the card reads without help.
     """
+
+    #: Reading rows once more takes longer than waiting for a bank.
+    copies = 1
 
     @property
     def xp(self) -> Any:

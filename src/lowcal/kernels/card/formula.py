@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -26,6 +26,8 @@ WIDE_BITS = 61
 MOST_ODDS = 20.72326583594641
 #: The threads of a warp add to copies of their own, as many as fit: each in a bank of shared memory, so none waits.
 BANKS = 32
+#: A launch sums as many terms as leave room for half as many copies, or fewer copies if those terms are fewer than:
+FEW_TERMS = 4
 #: Look-up tables of more numbers stay in global memory.
 MOST_TABLE = 4096
 #: Shared memory that the system takes of every block.
@@ -144,22 +146,21 @@ class Device(ABC):
         self.kind: np.dtype[Any] = np.dtype(np.float32 if precision == "single" else np.float64)
 
     def histogram(self, formula: Formula, inputs: Inputs) -> NDArray[np.float64]:
-        """Return the sums of the terms by level (and cell), shape (levels, cells, terms).
+        """Return the sums of the terms by level (and cell), shape (levels, cells, terms); equal ones are summed once.
 
         Those of bytes of memberships are by bit, each at the level that has no other, unless there are cells.
         """
+        asked = list(zip(formula.terms, formula.bounds, strict=True))
+        distinct = list(dict.fromkeys(asked))  # where all rows weigh the same, many terms are equal
+        terms, bounds = zip(*distinct, strict=True)
         bits = FINE_BITS if self.precision == "single" else wide_bits(inputs.n)
-        scales = [2.0**bits / power_above(bound) for bound in formula.bounds]
-        sums = self._sums(formula, inputs, scales).reshape(inputs.size, formula.cells, len(scales))
+        scales = [2.0**bits / power_above(bound) for bound in bounds]
+        sums = self._sums(replace(formula, terms=terms, bounds=bounds), inputs, scales)
+        sums = sums.reshape(inputs.size, formula.cells, len(scales))
         for j in inputs.bits if formula.cells == 1 else ():
             own = slice(inputs.offsets[j], inputs.offsets[j] + BYTE)
             sums[own, 0] = fold(sums[own, 0])
-        return np.asarray(sums / np.array(scales))
-
-    def held(self, inputs: Inputs) -> int:
-        """Return how many sums of a term a card holds: of bytes of memberships those of bits, in single precision."""
-        fewer = (BYTE - 8) * len(inputs.bits) if self.precision == "single" else 0
-        return inputs.size - fewer
+        return np.asarray(sums / np.array(scales))[:, :, [distinct.index(one) for one in asked]]
 
     def total(self, formula: Formula, inputs: Inputs) -> NDArray[np.float64]:
         """Return the sums of the terms over all rows."""

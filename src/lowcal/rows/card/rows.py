@@ -30,8 +30,6 @@ T = TypeVar("T")
 BLOCK = 1 << 20
 #: A column of whole numbers in a range of this size is encoded by a table of all of them.
 MOST_VALUES = 1 << 16
-#: The most sums of a pass: there is room for several copies of them in the shared memory of a block.
-MOST_SUMS = 1 << 13
 #: Numbers a row that a fit holds: log odds of a few states, a displacement, weights.
 STATES = 6
 
@@ -172,16 +170,10 @@ class Card(Far):
         inputs = self.inputs(design, **more)
         if inputs is None:
             return None
-        asked = list(zip(terms, bounds, strict=True))
-        distinct = list(dict.fromkeys(asked))  # where all rows weigh the same, many terms are
-        every, size = [], max(1, MOST_SUMS // self.device.held(inputs) // (1 + is_fine))
-        for at in range(0, len(distinct), size):
-            texts, most = zip(*distinct[at : at + size], strict=True)
-            some = self.terms(*texts)
-            parts, both, units = in_two(some, most) if is_fine else ((), some, most)
-            sums = self.device.histogram(Formula(both, (*lines, *parts), units), inputs)[:, 0]
-            every.append(sums.reshape(len(sums), -1, len(some)).sum(axis=1))
-        found = np.concatenate(every, axis=1)[:, [distinct.index(one) for one in asked]] * self.scale.most
+        some = self.terms(*terms)
+        parts, both, units = in_two(some, bounds) if is_fine else ((), some, tuple(bounds))
+        sums = self.device.histogram(Formula(both, (*lines, *parts), units), inputs)[:, 0]
+        found = sums.reshape(len(sums), -1, len(some)).sum(axis=1) * self.scale.most
         return np.split(found, np.cumsum(inputs.levels)[:-1])
 
     def by_cell(
