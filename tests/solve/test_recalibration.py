@@ -348,13 +348,24 @@ def test_a_line_that_rises_keeps_the_order_whatever_its_folds_do(slope, is_taken
     assert bool(_choose(look, is_protected=False)[1]) == is_taken
 
 
-def test_a_line_that_is_presumed_is_taken_whole_unless_held_out_rows_speak_against_it():
+def test_a_line_that_is_presumed_is_taken_whole():
     z = np.zeros(2000)
     y = (np.arange(2000) < 1010).astype(int)
-    for move, is_taken in ((0.02, True), (-0.01, True), (-0.2, False)):
+    for move in (0.02, -0.01):
         look = {presumed: look_at(y, z, presumed, line=np.full(2000, move)) for presumed in (False, True)}
-        assert _choose(look[True], is_protected=False)[1] == ({"line": 1.0} if is_taken else {})
+        assert _choose(look[True], is_protected=False)[1] == {"line": 1.0}
         assert not _choose(look[False], is_protected=False)[1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_several_classes_that_are_far_too_sure_are_cooled_even_if_the_order_of_rows_suffers(seed):
+    """On few rows the AUC of folds is noise, and matrix scaling loses some: no reason to leave a model as it is."""
+    rng = np.random.default_rng(seed)
+    z = 0.15 * rng.normal(size=(5300, 3))
+    y = (rng.random((5300, 1)) > np.cumsum(softmax(z, axis=1), axis=1)).sum(axis=1)
+    p = softmax(15.0 * z + rng.normal(size=z.shape), axis=1)
+    fit = recalibrate(y[:300], p[:300])
+    assert log_loss(y[300:], fit.predictor(p[300:])) < 1.2 < log_loss(y[300:], p[300:])
 
 
 def test_a_line_that_is_presumed_is_platt_scaling():

@@ -50,7 +50,8 @@ from lowcal.subpopulations.trees import TreeSum
 from lowcal.subpopulations.union import Part, UnionEncoder
 
 #: The candidates, from simple to rich.
-UNCHANGED, LINE, BETA, ISOTONIC, GROUPS, TREES = "unchanged", "line", "beta", "isotonic", "groups", "trees"
+UNCHANGED, LINE, TEMPERATURE, BETA = "unchanged", "line", "temperature", "beta"
+ISOTONIC, GROUPS, TREES = "isotonic", "groups", "trees"
 #: The depth of boosted trees, the share of its fit that each takes, and how many there are at most.
 DEPTH, SHRINKAGE, MOST_TREES = 3, 0.15, 300
 #: Numbers are cut into at most this many bins.
@@ -170,15 +171,20 @@ class Side:
     @cached_property
     def line(self) -> Curve | None:
         """The line of everyone: Platt scaling, matrix scaling of a few classes, a temperature of many; None: noise."""
-        d, is_shrunk = self.outcomes.p.shape[1], not self.shared.takes_line
+        d = self.outcomes.p.shape[1]
         if d == 1 or are_many(range(1 + d), d):
-            return fit_line_of(self.fitted, self.worth, d == 1, is_shrunk)
-        return fit_matrix(self.fitted, self.worth, is_shrunk)
+            return self.straight
+        return fit_matrix(self.fitted, self.worth, self.straight)
 
-    @property
-    def rises(self) -> bool:
-        """Whether there is a line that keeps the order of predictions, as one of several classes may not."""
-        return self.line is not None and self.outcomes.p.shape[1] == 1 and bool(self.line.theta[1, 0] > -1.0)
+    @cached_property
+    def straight(self) -> Curve | None:
+        """Platt scaling, or a temperature of several classes: it keeps the order of each row's classes; None: noise."""
+        return fit_line_of(self.fitted, self.worth, self.outcomes.p.shape[1] == 1, not self.shared.takes_line)
+
+    def keeps_order(self, name: str) -> bool:
+        """Whether a candidate is a rising line of each score: it keeps the order, whatever those of single folds do."""
+        is_straight = name == TEMPERATURE or (name == LINE and self.line is self.straight)
+        return is_straight and self.straight is not None and bool(self.straight.theta[1, 0] > -1.0)
 
     @cached_property
     def worth(self) -> float:
@@ -254,6 +260,11 @@ class Corrected:
 def line(side: Side, learner: WeakLearner) -> Corrected:
     """Fit a line of the log odds for everyone, or of the logarithms of several classes."""
     return side.corrected(learner, side.line)
+
+
+def temperature(side: Side, learner: WeakLearner) -> Corrected:
+    """Fit a temperature of several classes."""
+    return side.corrected(learner, side.straight)
 
 
 def beta(side: Side, learner: WeakLearner) -> Corrected:
@@ -382,6 +393,7 @@ class Boosting:
 #: The candidates that are fitted in one go.
 SIMPLE: dict[str, Callable[[Side, WeakLearner], Corrected]] = {
     LINE: line,
+    TEMPERATURE: temperature,
     BETA: beta,
     ISOTONIC: isotonic,
     GROUPS: groups,
@@ -389,8 +401,9 @@ SIMPLE: dict[str, Callable[[Side, WeakLearner], Corrected]] = {
 
 
 def simple_names(d: int) -> tuple[str, ...]:
-    """Return the candidates that are fitted in one go, simple ones first."""
-    return (LINE, BETA, ISOTONIC, GROUPS) if d == 1 else (LINE, ISOTONIC, GROUPS)
+    """Return the candidates that are fitted in one go, simple ones first; a temperature where a line is more."""
+    more = (BETA,) if d == 1 else () if are_many(range(1 + d), d) else (TEMPERATURE,)
+    return LINE, *more, ISOTONIC, GROUPS
 
 
 class Final(NamedTuple):

@@ -36,7 +36,7 @@ from lowcal.kernels.simplex import (
 from lowcal.notions import LowDegree
 from lowcal.notions.weights import evaluate, monomials
 from lowcal.rows.updates import Predictor
-from lowcal.solve.candidates import LINE, MOST_TREES, TREES, UNCHANGED, Boosting, Shared, Side, fit
+from lowcal.solve.candidates import LINE, MOST_TREES, TEMPERATURE, TREES, UNCHANGED, Boosting, Shared, Side, fit
 from lowcal.solve.crossfits import Predicted, fit_simple
 from lowcal.solve.guard import ORDER, are_enough, caution, deal, mean_change
 from lowcal.solve.homes import drop_weightless, near_rows, remember_rows
@@ -132,8 +132,8 @@ def recalibrate_from(
 ) -> Fit:
     """Recalibrate as `recalibrate` does.
 
-    With `takes_line` from the line of the log odds, not from the model as it is: it is taken whole, unless held-out
-    rows speak against it as clearly as they must speak for others. Models fitted to some of these rows need one.
+    With `takes_line` from the line of the log odds, not from the model as it is: it is taken whole, as Platt scaling
+    does. Models fitted to some of these rows need one.
     """
     check_whole("cv", cv, 2)
     with Passes(progress) as passes:
@@ -366,23 +366,23 @@ def _choose(look: Look, *, is_protected: bool) -> tuple[Judged, dict[str, float]
 
     From the model as it is, scores move towards one candidate after the other. The best share of the way, by the loss
     of held-out rows, is shrunk by James and Stein's factor 1 - k / Q, Q being twice the gain in log likelihood: noise
-    alone would gain as much as k, the square of the guard's caution. Order and protected groups are kept.
+    alone would gain as much as k, the square of the guard's caution. Order and protected groups are kept: a temperature
+    stands in for a line that does not keep them.
     """
     judge, (untouched, *rest), _ = look
     o = judge.outcomes
     moves = {one.name: scores(one.p) - scores(untouched.p) for one in rest}
     now, shares, n_undone = untouched, dict[str, float](), 0
     for one in rest:
+        if one.name == TEMPERATURE and LINE in shares:
+            continue
         z = scores(now.p)
         toward = scores(one.p) - z
         step, limit = _best_step(z, toward, o), caution(n_undone) ** 2
-        evidence = _evidence(now.log_losses, log_losses(from_scores(z + step * toward), o.y), o.weight)
+        gain = dot(o.weight, now.log_losses - log_losses(from_scores(z + step * toward), o.y))
+        evidence = 2.0 * gain / dot(o.weight, o.weight)
         step *= max(0.0, 1.0 - limit / evidence) if evidence > 0.0 else 0.0
-        is_start = (
-            one.name == LINE
-            and judge.side.shared.takes_line
-            and _evidence(now.log_losses, one.log_losses, o.weight) > -limit
-        )
+        is_start = one.name == LINE and judge.side.shared.takes_line
         if is_start:
             step = 1.0
         if step < LEAST_SHARE:
@@ -394,17 +394,11 @@ def _choose(look: Look, *, is_protected: bool) -> tuple[Judged, dict[str, float]
         name = " + ".join(f"{share:.2f} {name}" for name, share in each.items())
         tried = judge.all({name: moved})[name]
         is_fair = not is_protected or tried.violation <= untouched.violation
-        # lines of folds may fall where the scores know little: what counts is that of all rows
-        is_ordered = tried.auc >= untouched.auc - ORDER or (one.name == LINE and judge.side.rises)
+        is_ordered = tried.auc >= untouched.auc - ORDER or judge.side.keeps_order(one.name)
         if is_start or (is_fair and is_ordered):
             seconds = sum(part.seconds for part in rest if part.name in each)
             now, shares = replace(tried, n_trees=one.n_trees, seconds=seconds), each
     return now, shares
-
-
-def _evidence(before: FloatArray, after: FloatArray, weight: FloatArray) -> float:
-    """Return twice the gain in log likelihood, from the losses of held-out rows."""
-    return 2.0 * dot(weight, before - after) / dot(weight, weight)
 
 
 def _best_step(z: FloatArray, toward: FloatArray, o: Outcomes) -> float:

@@ -266,14 +266,13 @@ def fit_curve(weights: tuple[Weight, ...], few: Fitted, n: float) -> Curve | Non
     return _james_stein(Curve(weights, theta), few, n, float(len(weights) * max(1, few.p.shape[1] - 1)))
 
 
-def fit_matrix(few: Fitted, n: float, is_shrunk: bool = True) -> Curve | None:
+def fit_matrix(few: Fitted, n: float, line: Curve | None) -> Curve | None:
     """Return shifts and multiples of every log p_b for each label, for rows worth n: matrix scaling; None if noise.
 
-    It goes on from the temperature, from which multiples deviate by N(0, 1): rows of a rare label alone would set them
-    anywhere. What it gains beyond the temperature is always shrunk as a line is; the temperature itself if asked.
+    It goes on from a temperature, from which multiples deviate by N(0, 1): rows of a rare label alone would set them
+    anywhere. What it gains beyond the temperature is shrunk as a line is.
     """
-    d, line = few.p.shape[1], fit_line_of(few, n, has_shifts=False, is_shrunk=is_shrunk)
-    weights = line_weights(d)
+    d, weights = few.p.shape[1], line_weights(few.p.shape[1])
     start = np.zeros((1 + d, d)) if line is None else line.theta
     U = np.asarray(evaluate(weights, few.p))
     precision = np.where(np.arange(1 + d) > 0, 1.0 / few.n, 0.0)
