@@ -111,12 +111,15 @@ def test_draws_add_the_rows_that_they_pick(engine: ModuleType, seed: int, n: int
     codes, R, starts = rng.integers(0, 3, (2, n)).astype(rng.choice(KINDS)), rows_of(rng, n, q), np.array([0, 3])
     chance, first = rng.choice([0.0, 0.3, 1.0 - 2.0**-53, 1.0], n), int(rng.integers(2**40))
     keys, out = rng.integers(2**64, size=2, dtype=np.uint64), np.zeros((2, 6, padded(q)))
-    engine.add_drawn(keys, first, np.ceil(chance * 2.0**53).astype(np.uint64), R, codes, starts, out)
+    is_other = rng.random(n) < 0.5
+    bars = np.ceil(chance * 2.0**53).astype(np.uint64) + is_other * loops.OTHER_SIDE
+    engine.add_drawn(keys, first, bars, R, codes, starts, out)
     for key, table in zip(keys, out, strict=True):
         u, expected = np.empty(n), np.zeros(table.shape)
         loops.lay_uniforms(key, first, u)
         for column, start in zip(codes, starts, strict=True):
-            np.add.at(expected, start + column[u < chance].astype(int), R[u < chance])
+            is_picked = (u < chance) != is_other
+            np.add.at(expected, start + column[is_picked].astype(int), R[is_picked])
         np.testing.assert_allclose(table, expected, atol=1e-11)
 
 

@@ -144,7 +144,7 @@ def add_drawn(
             _lay_numbers(keys[b], first + s, numbers[: len(here)])
             for i in range(len(here)):  # a jump for every row would cost more than all that is added
                 picked[found] = s + i
-                found += numbers[i] < here[i]
+                found += (numbers[i] - here[i]) >> np.uint64(63)
             for k in range(len(codes)):
                 _add_picked(codes[k], picked[:found], lanes, width, table[width * starts[k] :])
 

@@ -1,7 +1,7 @@
-"""Exact sums of many draws at once, where chance picks rows: each draw visits the rows that it picks, and no others.
+"""Exact sums of many draws at once, where chance picks rows: each draw visits those with the rarer outcome, no others.
 
-A row has two outcomes, and what either adds to the sums is the same in all draws. So every row is added once as if no
-draw picked it, and in each draw the rows that it picks add the difference, which lies on the grid too.
+A row has two outcomes, and what either adds to the sums is the same in all draws. So every row is added once with its
+likelier outcome, and in each draw the rows with the other one add the difference, which lies on the grid too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lowcal.kernels.exact import BLOCK, ExactSums, Grid, Wholes
+from lowcal.kernels.loops import OTHER_SIDE
 from lowcal.kernels.reference import Codes, code_rows, pad
 from lowcal.kernels.simplex import FloatArray
 from lowcal.kernels.switch import kernels_at_hand
@@ -34,13 +35,17 @@ class DrawnSums:
 
         A draw picks a row if its number in [0, 1) is below `chance`; the row adds a row of `picked` or of `passed`.
         """
-        more, rest = (self.grid.round(pad(one)) for one in (picked, passed))
+        more, base = (self.grid.round(pad(one)) for one in (picked, passed))
         if self.held + len(more) > BLOCK:
             self._flush()
         self.held += len(more)
-        self.passed.add_rounded(part, rest)
-        more -= rest
+        more -= base
+        is_likely = chance > 0.5
+        base[is_likely] += more[is_likely]
+        more[is_likely] *= -1.0
+        self.passed.add_rounded(part, base)
         bars, codes = np.ceil(chance * 2.0**53).astype(np.uint64), code_rows(self.columns, part)
+        bars[is_likely] += OTHER_SIDE
 
         def add(some: slice) -> None:
             self.add_drawn(self.keys[some], first, bars, more, codes, self.starts, self.tables[some])

@@ -28,6 +28,8 @@ BYTES = 1 << 18
 STRIDE = np.uint64(0x9E3779B97F4A7C15)
 MIXED = (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB))
 LAST, UNUSED = np.uint64(31), np.uint64(11)
+#: Added to the bar of rows that a key picks from the other side of it.
+OTHER_SIDE = np.uint64(1 << 63)
 
 #: A table in CSR form: indptr, indices, data.
 Sparse: TypeAlias = tuple[IntArray, IntArray, FloatArray]
@@ -269,11 +271,12 @@ def add_drawn(
 ) -> None:
     """Add R[i, :] to out[b, starts_k + codes[k, i], :] for every column k, for the rows i that key b picks.
 
-    These are the rows whose number in [0, 1) (see `lay_uniforms`), times 2^53, is below bars_i.
+    These are the rows whose number in [0, 1) (see `lay_uniforms`), times 2^53, is below bars_i; or, if bars_i is more
+    by OTHER_SIDE, those whose number is not below the rest of it. Either way, the difference has its highest bit.
     """
     stops = [*starts[1:].tolist(), out.shape[1]]
     for key, table in zip(keys, out, strict=True):
-        picked = np.flatnonzero(_numbers(key, first, len(bars)) < bars)
+        picked = np.flatnonzero(_numbers(key, first, len(bars)) - bars >= OTHER_SIDE)
         own = R[picked]
         for column, start, stop in zip(codes, starts.tolist(), stops, strict=True):
             add_histogram(column[picked], own, table[start:stop])

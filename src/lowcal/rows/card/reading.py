@@ -407,4 +407,4 @@ def _predict_near(predictor: Predictor, table: CardTable, p: Any) -> Any:
         here = Frame.of(table.near(part, list(table.columns)))
         found.append(predictor(np.ascontiguousarray(table.device.download(p[..., part]).T), here))
     every = np.concatenate(found).astype(p.dtype)
-    return every if isinstance(p, np.ndarray) else table.device.upload(every)
+    return every if isinstance(p, np.ndarray) else table.device.xp.asarray(every)
