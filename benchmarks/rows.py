@@ -4,7 +4,10 @@ Prints, for 10 columns of 10 values: the CPU time of a pass with exact sums over
 row of a pass over a spill file; and for fits of Parquet files, from disk and in memory, each in a process of its own,
 CPU seconds, peak memory, and whether the predictors are the same to the last bit.
 
+With --command, `lowcal fit`, `audit` and `predict` on a folder of Parquet files instead, of two classes or more.
+
 Run: python benchmarks/rows.py [--rows 20000000]
+     python benchmarks/rows.py --command [--rows 100000000] [--classes 5]
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from time import process_time
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 import lowcal
 from lowcal.kernels.reference import rows_in_cache
@@ -44,6 +48,15 @@ print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, bits, st
 """
 
 
+COMMAND = """
+import resource, sys
+from lowcal.cli.main import main
+code = main(sys.argv[1:])
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(f"{used.ru_utime + used.ru_stime:.0f} CPU s, peak {used.ru_maxrss / 1024:,.0f} MB, exit code {code}")
+"""
+
+
 def world(n: int, seed: int) -> dict[str, np.ndarray]:
     """Return labels, predictions and columns; the predictions miss every column's shift of the log odds."""
     rng, shift = np.random.default_rng(seed), np.random.default_rng(99).normal(0, 0.3, (10, 10))
@@ -51,6 +64,15 @@ def world(n: int, seed: int) -> dict[str, np.ndarray]:
     score = 0.8 * z + sum(shift[j][codes[:, j]] for j in range(10))
     y = (rng.random(n) < 1 / (1 + np.exp(-score))).astype(np.int8)
     return {"y": y, "p": 1 / (1 + np.exp(-z)), **{f"g{j}": codes[:, j] for j in range(10)}}
+
+
+def classes_world(n: int, seed: int, classes: int) -> dict[str, np.ndarray]:
+    """Return the same for several classes, with a shift of every column for each of them."""
+    rng, shift = np.random.default_rng(seed), np.random.default_rng(99).normal(0, 0.3, (10, 10, classes))
+    codes, z = rng.integers(0, 10, (n, 10)).astype(np.int8), rng.normal(0, 1.3, (n, classes))
+    p, true = (softmax(score, axis=1) for score in (z, 0.8 * z + sum(shift[j][codes[:, j]] for j in range(10))))
+    y = (rng.random((n, 1)) > np.cumsum(true, axis=1)).sum(axis=1).clip(max=classes - 1).astype(np.int8)
+    return {"y": y, **{f"p_{a}": p[:, a] for a in range(classes)}, **{f"g{j}": codes[:, j] for j in range(10)}}
 
 
 def best(run: object, times: int = 15) -> float:
@@ -95,19 +117,40 @@ def exact(n: int) -> None:
         print(f"{n:,} rows, {name}: plain {a:.1f}, exact {b:.1f} ({b / a:.2f}x), from disk {c:.1f} ns a row")
 
 
-def fits(n: int) -> None:
-    """Fit Parquet files from disk and in memory."""
+def write(folder: str, n: int, classes: int) -> None:
+    """Write rows as Parquet files, with columns of text."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     names = pa.array([f"v{k}" for k in range(10)])
+    for k in range(-(-n // FILE)):
+        size = min(FILE, n - k * FILE)
+        data = world(size, k) if classes == 2 else classes_world(size, k, classes)
+        coded = {
+            g: pa.DictionaryArray.from_arrays(pa.array(data.pop(g)), names) for g in list(data) if g.startswith("g")
+        }
+        pq.write_table(pa.table({**data, **coded}), Path(folder) / f"part-{k:05d}.parquet")
+
+
+def commands(n: int, classes: int) -> None:
+    """Run the command on a folder: a fit that goes on to alpha, an audit of the model as it was, predictions."""
+    names = "p" if classes == 2 else ",".join(f"p_{a}" for a in range(classes))
+    with TemporaryDirectory() as folder, TemporaryDirectory() as results:
+        write(folder, n, classes)
+        model, out = str(Path(results) / "model.json"), str(Path(results) / "calibrated.parquet")
+        asked = [folder, "--label", "y", "--probability", names, "--alpha", "0.0001", "--quiet"]
+        groups = ["--groups", ",".join(f"g{j}" for j in range(10))]
+        for verb in (["fit", *asked, *groups, "--out", model], ["audit", *asked, *groups], ["predict", model, folder]):
+            more = ["--out", out, "--quiet"] if verb[0] == "predict" else []
+            done = subprocess.run([sys.executable, "-c", COMMAND, *verb, *more], capture_output=True, text=True)
+            told = done.stdout.strip().splitlines() or [done.stderr]
+            print(f"{n:,} rows, {classes} classes, lowcal {verb[0]}: {told[-1]}", flush=True)
+
+
+def fits(n: int) -> None:
+    """Fit Parquet files from disk and in memory."""
     with TemporaryDirectory() as folder:
-        for k in range(-(-n // FILE)):
-            data = world(min(FILE, n - k * FILE), k)
-            coded = {
-                g: pa.DictionaryArray.from_arrays(pa.array(data.pop(g)), names) for g in list(data) if g not in "yp"
-            }
-            pq.write_table(pa.table({**data, **coded}), Path(folder) / f"part-{k:05d}.parquet")
+        write(folder, n, 2)
         for home, memory in (("disk", 1 << 28), ("memory", 1 << 45)):
             command = [sys.executable, "-c", FIT, folder, str(memory)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -119,7 +162,12 @@ def main() -> None:
     """Run all parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000_000)
+    parser.add_argument("--command", action="store_true", help="run the command on a folder instead")
+    parser.add_argument("--classes", type=int, default=2, help="classes of the rows that the command reads")
     given = parser.parse_args()
+    if given.command:
+        commands(given.rows, given.classes)
+        return
     exact(1_000_000)
     fits(given.rows)
 
