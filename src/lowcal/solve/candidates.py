@@ -406,6 +406,11 @@ def simple_names(d: int) -> tuple[str, ...]:
     return LINE, *more, ISOTONIC, GROUPS
 
 
+def trees_begin_with(d: int) -> str:
+    """Return the candidate that trees go on from: the one with the fewest coefficients."""
+    return TEMPERATURE if TEMPERATURE in simple_names(d) else LINE
+
+
 class Final(NamedTuple):
     """Candidates fitted to all rows: their updates, the encoder that they need, and these rows as it encodes them."""
 
@@ -419,8 +424,9 @@ def fit(whole: Side, shares: Mapping[str, float], n_trees: int) -> Final:
     has_trees = TREES in shares and n_trees > 0
     bins = whole.bins() if has_trees else whole.shared.groups_of([])
     learner = whole.groups() if GROUPS in shares else bins
-    simple = {LINE: shares.get(LINE, 0.0) + shares.get(TREES, 0.0)} | {
-        name: share for name, share in shares.items() if name not in (LINE, TREES)
+    start = trees_begin_with(whole.outcomes.p.shape[1])
+    simple = {start: shares.get(start, 0.0) + shares.get(TREES, 0.0)} | {
+        name: share for name, share in shares.items() if name not in (start, TREES)
     }
     corrected = {name: SIMPLE[name](whole, learner) for name, share in simple.items() if share > 0.0}
     terms = [term for name, one in corrected.items() for term in one.terms(simple[name], learner)]
@@ -434,7 +440,7 @@ def fit(whole: Side, shares: Mapping[str, float], n_trees: int) -> Final:
 
 
 def _boosted(whole: Side, bins: WeakLearner, n_trees: int, share: float) -> Update:
-    boosting = Boosting(whole, bins.rows, line(whole, bins).p)
+    boosting = Boosting(whole, bins.rows, whole.corrected(bins, whole.straight).p)
     return boosting.update(boosting.grow(n_trees), share)
 
 

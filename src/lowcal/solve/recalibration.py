@@ -36,7 +36,18 @@ from lowcal.kernels.simplex import (
 from lowcal.notions import LowDegree
 from lowcal.notions.weights import evaluate, monomials
 from lowcal.rows.updates import Predictor
-from lowcal.solve.candidates import LINE, MOST_TREES, TEMPERATURE, TREES, UNCHANGED, Boosting, Shared, Side, fit
+from lowcal.solve.candidates import (
+    LINE,
+    MOST_TREES,
+    TEMPERATURE,
+    TREES,
+    UNCHANGED,
+    Boosting,
+    Shared,
+    Side,
+    fit,
+    trees_begin_with,
+)
 from lowcal.solve.crossfits import Predicted, fit_simple
 from lowcal.solve.guard import ORDER, are_enough, caution, deal, mean_change
 from lowcal.solve.homes import drop_weightless, near_rows, remember_rows
@@ -202,8 +213,9 @@ class Fold:
         self.fitted, self.held, self.simple, self.codes = fitted, held, simple, codes
         self.p = {UNCHANGED: held.outcomes.p} | {name: one.held for name, one in simple.items()}
         self.seconds = {UNCHANGED: 0.0} | {name: one.seconds for name, one in simple.items()}
-        self.seconds[TREES] = self.seconds[LINE]
-        self.z = scores(self.p[LINE])
+        self.start = trees_begin_with(held.outcomes.p.shape[1])
+        self.seconds[TREES] = self.seconds[self.start]
+        self.z = scores(self.p[self.start])
 
     @cached_property
     def held_rows(self) -> Binned:
@@ -213,7 +225,7 @@ class Fold:
     @cached_property
     def boosting(self) -> Boosting:
         """The trees on what the line leaves."""
-        return Boosting(self.fitted, Binned(self.codes[self.fitted.index]), self.simple[LINE].fitted)
+        return Boosting(self.fitted, Binned(self.codes[self.fitted.index]), self.simple[self.start].fitted)
 
     def boost(self, n: int) -> FloatArray:
         """Grow n more rounds; return the scores on the fold after each of them, shape (n, rows, d)."""
