@@ -347,8 +347,8 @@ class MulticalibratedClassifier(ClassifierMixin, _Recalibrated):  # type: ignore
     cv : None splits the rows once. A number of folds, or a splitter of scikit-learn, fits a base model outside every
         fold and recalibrates what these predict for the rows that they have not seen, so that all rows are used for
         both; predictions are the mean of the recalibrated models. These are not left as they are: without a notion, a
-        class or an alpha, they begin with Platt scaling (the line of several classes). Better on few rows, and that
-        many times the work.
+        class or an alpha, from 100 rows on, they begin with Platt scaling (the line of several classes). Better on few
+        rows, and that many times the work.
     validation_fraction : share of the calibration set that each fold holds out to choose on; 0, or a share of fewer
         than 20 rows without a base model: everything is fitted to all rows.
     calibration_fraction : share of all rows that an unfitted base model leaves for recalibration, without `cv`.

@@ -49,7 +49,7 @@ from lowcal.solve.candidates import (
     trees_begin_with,
 )
 from lowcal.solve.crossfits import Predicted, fit_simple
-from lowcal.solve.guard import ORDER, are_enough, caution, deal, mean_change
+from lowcal.solve.guard import ORDER, caution, deal, mean_change
 from lowcal.solve.homes import drop_weightless, near_rows, remember_rows
 from lowcal.solve.options import read_random_state
 from lowcal.solve.provenance import remember, sketch_rows
@@ -68,6 +68,8 @@ PATIENCE, MORE_PATIENCE = 10, 0.15
 JUDGED, FOLDS = 12_000, 3
 #: The choice is made on at most this many rows, a sample of more: it hardly changes, and all rows are fitted only once.
 CHOSEN_ON = 150_000
+#: Fewer rows than this leave the model as it is: they can't tell which candidate is better, nor set a whole line.
+LEAST_ROWS = 100
 #: Shares that are smaller than this are left out.
 LEAST_SHARE = 0.05
 #: A difference of sums that is this small a share of them is rounding.
@@ -259,7 +261,7 @@ class Look(NamedTuple):
 def _look(whole: Side, protected: WeakLearner, cv: int, passes: Passes) -> Look:
     """Judge all candidates on as many folds as hold enough rows; too few rows can judge none."""
     shared, outcomes = whole.shared, whole.outcomes
-    if not are_enough(outcomes.weight):
+    if dot(outcomes.weight, outcomes.weight) * LEAST_ROWS > 1.0:
         judge = Judge(whole, protected, [len(outcomes.p)])
         return Look(judge, list(judge.all({UNCHANGED: outcomes.p}).values()), True)
     n_folds = cv if len(outcomes.weight) <= JUDGED else min(cv, FOLDS)
