@@ -383,5 +383,5 @@ def test_what_rounding_leaves_of_many_rows_is_no_node(where):
     assert gain == -np.inf
     trees = pytest.importorskip("lowcal.kernels.trees")
     below = np.vstack([first.T, [[np.nan]]])
-    trees._lay_gains(below, 0, 1, (first + second)[0], 1, 30.0, growing.LEAST)
+    trees._lay_gains(below, (first + second)[0], 1, 30.0, growing.LEAST)
     assert below[4, 0] == -np.inf

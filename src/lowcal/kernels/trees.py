@@ -386,11 +386,10 @@ def _best_split(
     if total[0] <= least[1]:
         return feature, cut
     score = below[-1]
+    _sum_below(table, offsets, below)
+    _lay_gains(below, total, q, min_mass, least[1])
     for j in range(len(offsets) - 1):
-        start, last = int(offsets[j]), int(offsets[j + 1]) - 1
-        _sum_below(table, start, last, below)
-        _lay_gains(below, start, last, total, q, min_mass, least[1])
-        top = -np.inf
+        start, last, top = int(offsets[j]), int(offsets[j + 1]) - 1, -np.inf
         for b in range(start, last):
             top = score[b] if score[b] > top else top
         if top > best * (1.0 + TIE):
@@ -401,36 +400,35 @@ def _best_split(
 
 
 @_compile
-def _sum_below(table: FloatArray, start: int, last: int, below: FloatArray) -> None:
-    """Fill in the sums up to every bin of a feature, four columns at a time."""
+def _sum_below(table: FloatArray, offsets: NDArray[np.integer], below: FloatArray) -> None:
+    """Fill in the sums up to every bin of its feature, four columns at a time."""
     for c in range(0, table.shape[1], LANES):
-        s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
-        for b in range(start, last):
-            s0 += table[b, c]
-            s1 += table[b, c + 1]
-            s2 += table[b, c + 2]
-            s3 += table[b, c + 3]
-            below[c, b], below[c + 1, b], below[c + 2, b], below[c + 3, b] = s0, s1, s2, s3
+        for j in range(len(offsets) - 1):
+            s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+            for b in range(int(offsets[j]), int(offsets[j + 1])):
+                s0 += table[b, c]
+                s1 += table[b, c + 1]
+                s2 += table[b, c + 2]
+                s3 += table[b, c + 3]
+                below[c, b], below[c + 1, b], below[c + 2, b], below[c + 3, b] = s0, s1, s2, s3
 
 
 @_compile
-def _lay_gains(
-    below: FloatArray, start: int, last: int, total: FloatArray, q: int, min_mass: float, least: float
-) -> None:
+def _lay_gains(below: FloatArray, total: FloatArray, q: int, min_mass: float, least: float) -> None:
     """Fill the last row with what a cut after every bin gains: squared sums over the bends of both sides.
 
-    It is -inf where one side is too small. The loops are vectorised.
+    It is -inf where one side is too small. The loops over the bins of all features are vectorised.
     """
     mass, square, bend, squares, score = below[0], below[1], below[2], below[3], below[-1]
     whole = 0.0
     for a in range(3, 3 + q):
         whole += total[a] * total[a]
-        for b in range(start, last):
+        for b in range(len(score)):
             g, other = below[a, b], total[a] - below[a, b]
             squares[b] = g * g if a == 3 else squares[b] + g * g
             score[b] = other * other if a == 3 else score[b] + other * other
     whole /= max(total[2], SMALLEST)
-    for b in range(start, last):
+    for b in range(len(score)):
         m, s, h = mass[b], square[b], bend[b]
         rest, rest_square, rest_bend = total[0] - m, total[1] - s, total[2] - h
         s, rest_square = s if s > SMALLEST else SMALLEST, rest_square if rest_square > SMALLEST else SMALLEST

@@ -421,9 +421,8 @@ class Final(NamedTuple):
 
 def fit(whole: Side, shares: Mapping[str, float], n_trees: int) -> Final:
     """Fit shares of candidates to all rows; that of trees is also one of the line that they begin with, if not all."""
-    has_trees = TREES in shares and n_trees > 0
-    bins = whole.bins() if has_trees else whole.shared.groups_of([])
-    learner = whole.groups() if GROUPS in shares else bins
+    bins = whole.bins() if TREES in shares and n_trees > 0 else None
+    learner = whole.groups() if GROUPS in shares else bins or whole.shared.groups_of([])
     start = trees_begin_with(whole.outcomes.p.shape[1])
     simple = {start: shares.get(start, 0.0) + shares.get(TREES, 0.0)} | {
         name: share for name, share in shares.items() if name not in (start, TREES)
@@ -431,9 +430,9 @@ def fit(whole: Side, shares: Mapping[str, float], n_trees: int) -> Final:
     corrected = {name: SIMPLE[name](whole, learner) for name, share in simple.items() if share > 0.0}
     terms = [term for name, one in corrected.items() for term in one.terms(simple[name], learner)]
     first = Update(tuple(term for term in terms if term.theta.any()), "mirror")
-    trees = _boosted(whole, bins, n_trees, shares[TREES]) if has_trees else Update((), "mirror")
+    trees = _boosted(whole, bins, n_trees, shares[TREES]) if bins else Update((), "mirror")
     encoder, rows = learner.encoder, learner.rows
-    if learner is not bins and has_trees:
+    if bins and learner is not bins:
         first, trees = _in_part(0, first), _in_part(1, trees)
         encoder, rows = UnionEncoder((learner.encoder, bins.encoder)), (learner.rows, bins.rows)
     return Final(tuple(update for update in (first, trees) if update.terms), encoder, rows)

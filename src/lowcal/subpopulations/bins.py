@@ -6,7 +6,6 @@ that is worth more than an even share of a column's bins gets a bin of its own a
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -267,21 +266,23 @@ def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[floa
         if not more.any():
             break
         is_heavy |= more
-    heavy, light = np.flatnonzero(is_heavy).tolist(), np.where(is_heavy, 0.0, mass)
-    reached = [0.0, *np.cumsum(light).tolist()]  # plain numbers: there are a few steps for every cut
-    cuts: list[float] = []
-    start, waiting = 0, 0
-    while len(cuts) < n_bins - 1 and start < len(distinct):
-        end = start
-        if waiting < len(heavy) and heavy[waiting] == start:
+    heavy, light = [*np.flatnonzero(is_heavy).tolist(), len(distinct)], np.where(is_heavy, 0.0, mass)
+    reached = np.concatenate([[0.0], np.cumsum(light)])
+    total = reached.item(-1)
+    ends: list[int] = []
+    start, waiting = 0, 0  # `heavy` ends where the values do
+    for left in range(n_bins, 1, -1):
+        if start == len(distinct):
+            break
+        end, stop, before = start, heavy[waiting], reached.item(start)
+        if stop == start:
             waiting += 1
         else:
-            stop = heavy[waiting] if waiting < len(heavy) else len(distinct)
-            share = (reached[-1] - reached[start]) / max(1, n_bins - len(cuts) - (len(heavy) - waiting))
-            end = bisect_left(reached, reached[start] + share * (1.0 - 1e-9)) - 1
+            share = (total - before) / max(1, left - (len(heavy) - 1 - waiting))
+            end = int(reached.searchsorted(before + share * (1.0 - 1e-9))) - 1
             end = max(start, min(end, stop - 1))
-            if end == stop - 1 and stop < len(distinct) and reached[stop] - reached[start] < 0.5 * share * (1.0 - 1e-9):
+            if end == stop - 1 and stop < len(distinct) and reached.item(stop) - before < 0.5 * share * (1.0 - 1e-9):
                 end, waiting = stop, waiting + 1
-        cuts.append(float(distinct[end]))
+        ends.append(end)
         start = end + 1
-    return tuple(c for c in cuts if c < distinct[-1])
+    return tuple(distinct[[end for end in ends if end < len(distinct) - 1]].tolist())

@@ -228,14 +228,12 @@ def _bins(values: NDArray[Any], cuts: Sequence[float] | FloatArray, kind: np.dty
     array([2, 1, 3], dtype=uint8)
     """
     edges, found = np.asarray(cuts), np.empty(len(values), dtype=kind)
-    for part in rows_in_cache(len(values), FEW):
+    for part in pieces(len(values), min(max(FEW, len(edges)), FEW_CUTS) * (CHUNK // CACHE)):
         here = values[part].astype(np.float64, copy=False)
-        below: NDArray[Any] = np.zeros(len(here), dtype=np.uint8)
         if len(edges) > FEW_CUTS:
             below = np.searchsorted(edges, here, side="left")
-        else:  # edge by edge: there is nothing to branch on
-            for edge in edges:
-                below += (here > edge).view(np.uint8)
+        else:  # every edge: there is nothing to branch on
+            below = np.add.reduce((here > edges[:, None]).view(np.uint8), axis=0, dtype=np.uint8)
         np.add(below, FIRST, out=found[part], casting="unsafe")
         missing = np.isnan(here)
         if missing.any():
@@ -281,18 +279,23 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     if not column.is_numeric:
         return Levels(column.name, column.categories)
     values, some = column.numbers, slice(None, None, max(1, len(column.numbers) // SOME_ROWS))
-    few = values[some][seen[some] > 0.0]
+    known: Sequence[Any]
     if column.is_rounded:  # floats round some numbers, so the distinct ones are taken with all their digits
         distinct, codes = column.distinct()
         known = sorted({distinct[k] for k in np.unique(codes[seen > 0]).tolist() if 0 <= k < len(distinct)} - {None})
-    elif len(values) > SAMPLE and len(np.unique(few)) > n_bins + 1 and (np.floor(few) != few).any():  # NaN is one
+    elif len(values) > SAMPLE and _are_many(values[some][seen[some] > 0.0], n_bins):
         return Levels(column.name, None, _cuts_of_many(values, seen, n_bins), column.is_date)
     else:
-        known = values_of(column, seen)[0].tolist()
+        known = values_of(column, seen)[0][: n_bins + 1].tolist()
     if len(known) <= n_bins:
         whole = (int(v) if isinstance(v, int) or float(v).is_integer() else float(v) for v in known)
         return Levels(column.name, tuple(whole), is_date=column.is_date)
     return Levels(column.name, None, quantile_cuts(*values_of(column, seen), n_bins), column.is_date)
+
+
+def _are_many(some: NDArray[Any], n_bins: int) -> bool:
+    """Whether some of a column's numbers show that it has more than a few, not all whole."""
+    return len(np.unique(some)) > n_bins + 1 and bool((np.floor(some) != some).any())  # NaN is one
 
 
 def cut_levels(column: Column, cuts: Sequence[Any]) -> Levels:
