@@ -527,8 +527,8 @@ def _evaluate(
         _lay_block(block, feature, columns)
         for t in range(len(feature)):
             _set_leaves(columns, len(block), feature[t], cut[t], leaf)
-            for i in range(len(block)):
-                for a in range(value.shape[2]):
+            for a in range(value.shape[2]):
+                for i in range(len(block)):
                     total[s + i, a] += value[t, leaf[i], a]
 
 

@@ -22,7 +22,7 @@ from lowcal.data.frames import Column, count_bytes
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
 from lowcal.kernels.loops import FEW
-from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces, rows_in_cache, sample_rows
+from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces, sample_rows
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray, IntArray
 from lowcal.subpopulations.base import ColumnChoice, effective_rows, is_enough, list_rare, masses_of
 from lowcal.subpopulations.single_row import Row, bin_of, plain_value
