@@ -102,7 +102,7 @@ def _cuts(n: int, most: int) -> Iterator[slice]:
 
 
 def gram(A: FloatArray) -> FloatArray:
-    """Return A'A, of which half is computed.
+    """Return A'A, of which half is computed; BLAS may round (i, j) and (j, i) otherwise, so one is a copy.
 
     >>> gram(np.array([[1.0, 2.0], [3.0, 4.0]]))
     array([[10., 14.],
@@ -114,6 +114,8 @@ def gram(A: FloatArray) -> FloatArray:
         above = slice(0, columns.stop)
         total[above, columns] = product(A[:, above].T, A[:, columns])
         total[columns, above] = total[above, columns].T
+        square = total[columns, columns]
+        np.copyto(square, square.T.copy(), where=np.tri(len(square), k=-1, dtype=bool))
     return total
 
 
