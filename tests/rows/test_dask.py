@@ -184,8 +184,13 @@ def test_an_interrupt_leaves_no_tasks_and_a_checkpoint(
     many: Any, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"solver": "worst", "alpha": 0.006, "guard": False, "checkpoint": tmp_path / "fit.json"}
-    with monkeypatch.context() as patch:
-        count_submits(patch)[20] = lambda: threading.Timer(0.005, os.kill, [os.getpid(), signal.SIGINT]).start()
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(1.0)
+
+    with monkeypatch.context() as patch:  # while results are awaited: a timer may hit a finalizer, which ignores it
+        count_submits(patch)[20] = lambda: patch.setattr(distributed.Client, "gather", interrupted)
         with pytest.raises(FitInterrupted) as caught:
             fit(frame(many), None, **given)
     assert caught.value.fit.predictor.updates
