@@ -202,8 +202,10 @@ class Orderly:
         numbers, n = np.column_stack([weight, np.square(weight), weight[:, None] * residual]), len(self.places)
         sums = np.zeros((n_parts, n + 1, numbers.shape[1]))
         sums[:, -1] = histogram(part, numbers, n_parts)
-        for some, cells in self._cells(rows):
-            each = np.repeat(numbers, len(some), axis=0)
+        codes = self.codes[rows]
+        for some in pieces(len(self.columns), len(codes) * (CHUNK // CACHE)):
+            cells = codes[:, self.columns[some]] + self.starts[some]
+            each = np.repeat(numbers, cells.shape[1], axis=0)
             sums[:, :-1] += histogram((cells + n * part[:, None]).ravel(), each, n * n_parts).reshape(n_parts, n, -1)
         return sums
 
@@ -232,15 +234,11 @@ class Orderly:
     def codes_after(self, place: IntArray) -> NDArray[Any]:
         """Return the bins of all rows after categories have changed places."""
         codes = self.codes.copy()
-        for part, cells in self._cells(slice(None)):
-            codes[:, part] = place[cells]
+        for k, start, count in zip(self.columns, self.starts, self.counts, strict=True):
+            new = place[start : start + count]
+            if (np.diff(new) < 0).any():
+                codes[:, k] = new.astype(codes.dtype)[self.codes[:, k]]
         return codes
-
-    def _cells(self, rows: IntArray | slice) -> Iterator[tuple[IntArray, IntArray]]:
-        """Yield some of the columns and the levels of rows there, numbered through all columns."""
-        codes = self.codes[rows]
-        for part in pieces(len(self.columns), len(codes) * (CHUNK // CACHE)):
-            yield self.columns[part], codes[:, self.columns[part]] + self.starts[part]
 
     def levels_after(self, place: IntArray) -> tuple[Levels, ...]:
         """Return the levels of all columns after categories have changed places."""
