@@ -248,33 +248,34 @@ def count_jobs(measured: Sequence[Measured]) -> dict[str, int]:
 TEXT = """\
 # What a hundred billion rows would cost
 
-Written by `python benchmarks/cost.py --page`; do not edit by hand. **A forecast, not a measurement**: no cluster of
-this size was used. A fit is some tens of jobs over the rows, and each costs what it takes to begin it, what every part
-of the table costs Dask's scheduler, and what every row costs a worker. These were measured on one machine with
-{workers} workers of one core: {n_jobs} jobs of fits of {least:,} to {most:,} rows in {parts} parts (ten columns of ten
-values, degree 2, alpha 0.0001). The model was fitted to them.
+`python benchmarks/cost.py --page` writes this page; do not edit it by hand. It is **a forecast, not a measurement**:
+no cluster of this size was used. A fit consists of some tens of jobs over the rows. A job costs a fixed time to
+start, a time for every part of the table at Dask's scheduler, and a time for every row at a worker. These times were
+measured on one machine with {workers} workers of one core: {n_jobs} jobs of fits of {least:,} to {most:,} rows in
+{parts} parts (ten columns of ten values, degree 2, alpha 0.0001). A model fitted to these measurements makes the
+forecasts.
 
 ![{alt}](_static/cost-of-scale.svg)
 
 {forecast}
 
-More workers help until what is left is the cost of parts at the scheduler; fewer and larger parts then help more. Sums
-do not grow with the rows, so the client's memory does not either.
+More workers help until the cost of the parts at the scheduler dominates; then fewer and larger parts help more. Sums do
+not grow with the number of rows, so neither does the client's memory.
 
 ## How far the model is off
 
-The jobs of {most:,} rows were left out when it was fitted. Their relative errors are {held} at the median and
-{held_worst} at most, and those of whole fits of that size {held_fit} at most. For the jobs that it was fitted to they
-are {own} at the median and {own_worst} at most. That every job has a start of its own was decided after these errors
-were seen (with one start for all jobs, whole fits were off by 74 % at most), so they flatter the model. A fit of
-100,000,000,000 rows is {factor:,.0f} times the largest that was measured, and no error of a model tells how it fares
-there.
+To measure the errors, the model was also fitted without the jobs of {most:,} rows. Its relative errors for these jobs
+are {held} at the median and {held_worst} at most, and for whole fits of that size {held_fit} at most. For the jobs
+that it was fitted to they are {own} at the median and {own_worst} at most. The model has a separate starting time for
+every job. This was decided after the errors were seen (with one starting time for all jobs, whole fits were off by 74
+% at most), so the errors flatter the model. A fit of 100,000,000,000 rows is {factor:,.0f} times the largest that was
+measured, and these errors do not show how accurate the model is there.
 
 ## What was measured, and what was assumed
 
 {costs}
 
-A level of sums and a part cost the same for all jobs: {level:.1f} and {part:.2f} ms. A fit takes {jobs} jobs.
+A level of sums costs {level:.1f} ms and a part {part:.2f} ms, the same for all jobs. A fit takes {jobs} jobs.
 
 Assumed, not measured: ${price:.2f} for an hour of a worker with one core; {latency:.1f} ms for a message;
 {bandwidth:.0f} MB a second for each worker, from storage and from other workers; {bytes:.0f} bytes a row in storage,
