@@ -1,9 +1,8 @@
 """How many rounds and how many rows a notion takes: the bounds of Lemma 5.3 and of the paper's sample complexities.
 
-Two kinds of numbers are kept apart. A *proved* number carries its constants: that many rows are enough, with
-probability 1 - beta. An *order* (the paper's O(...)) has a constant that nobody knows; it compares notions, nothing
-else. Every result says which it is. `constants="paper"` and `reading="paper"` give what the paper prints; the defaults
-are sharper or corrected (spec 4.3, 4.6, 4.7, 4.9, 6, 9).
+There are two kinds of numbers. A *proved* number has known constants: that many rows are enough, with probability
+1 - beta. An *order* (the paper's O(...)) has an unknown constant, so it can only compare notions. Every result is
+marked as one of the two. The constants are sharper than the paper's, or corrected (spec 4.3, 4.6, 4.7, 4.9, 6, 9).
 
 N is always the number of signed pairs, 2 |C| |W|, with |W| weights u e_a in the basis of the notion.
 """
@@ -28,14 +27,10 @@ from lowcal.notions.smooth import finest_scale
 from lowcal.notions.weights import n_cells, n_intervals
 
 Start = Literal["uniform", "any"]
-Gain = Literal["exact", "weak"]
 Constants = Literal["sharp", "paper"]
-Reading = Literal["corrected", "paper"]
-Scope = Literal["class", "basis"]
 Setting = Literal["fresh", "reuse", "online", "private", "order"]
 Method = Literal["normal", "bernstein"]
-_WORDS = {"start": Start, "gain": Gain, "constants": Constants, "reading": Reading, "guarantee": Scope}
-_WORDS |= {"setting": Setting, "method": Method}
+_WORDS = {"start": Start, "constants": Constants, "setting": Setting, "method": Method}
 
 
 @dataclass(frozen=True)
@@ -88,9 +83,7 @@ def iterations(
     n_classes: int = 2,
     *,
     start: Start = "uniform",
-    gain: Gain = "exact",
     constants: Constants = "sharp",
-    guarantee: Scope = "class",
 ) -> int:
     """Return the largest number of updates that Algorithm 1 can make: T <= phi(f_0) B / g^2 (Lemma 5.3, spec 4.3).
 
@@ -101,24 +94,21 @@ def iterations(
     ----------
     notion, alpha, n_classes : what is to be reached; two classes are the scalar convention, d = 1.
     start : "uniform" (Algorithm 1 as printed) or "any" (a given predictor).
-    gain : "exact" (the search finds a violation above alpha) or "weak" (the weak learner promises alpha / 2).
-    constants : "sharp", or "paper" for 8 d / alpha^2 whatever the start and the gain.
-    guarantee : "class" counts steps along any weight of the class; "basis" steps along weights of one label.
+    constants : "sharp", or "paper" for 8 d / alpha^2 whatever the start.
 
-    >>> iterations("degree-2", 0.1), iterations("degree-2", 0.1, gain="weak"), iterations("degree-2", 0.1, start="any")
-    (25, 100, 100)
+    >>> iterations("degree-2", 0.1), iterations("degree-2", 0.1, start="any")
+    (25, 100)
     >>> iterations("degree-2", 0.1, constants="paper"), iterations("degree-2", 0.1, 10, constants="paper")
     (800, 8000)
     """
     check_level("alpha", alpha)
-    _check_words(gain=gain, constants=constants, guarantee=guarantee)
+    _check_words(constants=constants)
     d, chosen = coordinates(n_classes), parse_notion(notion)
     phi = start_potential(d, start)
     if constants == "paper":
         return _whole(8 * d / alpha**2)
-    is_sparse = guarantee == "basis" or isinstance(chosen, Multiaccuracy)
-    share = 0.5 if gain == "weak" else 1.0 if is_sparse else chosen.gain(d)
-    return _whole(phi * (basis_width(d) if is_sparse else width(d)) / (share * alpha) ** 2)
+    B = basis_width(d) if isinstance(chosen, Multiaccuracy) else width(d)
+    return _whole(phi * B / (chosen.gain(d) * alpha) ** 2)
 
 
 def n_weights(notion: str | Notion, n_classes: int = 2, alpha: float = 0.05) -> int:
@@ -237,17 +227,15 @@ def audit_rows(
     n_classes: int = 2,
     beta: float = 0.05,
     rate: float = 0.5,
-    share: float = 1.0,
-    power: float = 0.8,
     method: Method = "normal",
 ) -> int:
-    """Return the held-out rows with which an audit of a perfect model certifies alpha, with probability `power`.
+    """Return the held-out rows with which an audit of a perfect model certifies alpha, with probability 80%.
 
     The upper limit of the widest constraint, |v_n| + half, must be at most a, the alpha of a single constraint
-    (`basis_tolerance`). Its terms have the variance share * rate * (1 - rate), so with N = |C| |W| constraints
+    (`basis_tolerance`). Its terms have at most the variance rate * (1 - rate), so with N = |C| |W| constraints
 
-    * "normal": (z_{1 - beta/(2N)} + z_{(1 + power)/2}) sqrt(share rate (1 - rate) / n) <= a, as the bootstrap's band is
-      at most in large samples;
+    * "normal": (z_{1 - beta/(2N)} + z_{0.9}) sqrt(rate (1 - rate) / n) <= a, an upper bound on the bootstrap's band in
+      large samples;
     * "bernstein": the same with sqrt(2 L) in place of the first quantile, plus 14 L / (3 (n - 1)) for L = ln(8N/beta):
       the limits that hold for any number of rows (spec 10.i.b).
 
@@ -256,7 +244,7 @@ def audit_rows(
     Parameters
     ----------
     notion : multiaccuracy or degree-k; the bands of other notions are not a union over few constraints.
-    rate : the base rate of the label; 1/2 is the worst case. share : of the largest group; everyone is 1.
+    rate : the base rate of the label; 1/2 is the worst case.
 
     >>> audit_rows("degree-2", 0.01, 20), audit_rows("degree-2", 0.01, 20, rate=0.1)
     (50823, 18297)
@@ -266,14 +254,12 @@ def audit_rows(
     parsed = parse_notion(notion)
     if not isinstance(parsed, LowDegree | Multiaccuracy):
         raise InvalidInput(f"The rows of an audit are known for multiaccuracy and degree-k, but {parsed} was given.")
-    for name, value in (("alpha", alpha), ("beta", beta), ("rate", rate), ("power", power)):
+    for name, value in (("alpha", alpha), ("beta", beta), ("rate", rate)):
         check_level(name, value)
-    if share != 1:
-        check_level("share", share)
     _check_words(method=method)
     constraints = n_pairs(parsed, n_subpopulations, n_classes, alpha) / 2
-    target, deviation = basis_tolerance(parsed, alpha, n_classes), sqrt(share * rate * (1 - rate))
-    lucky = float(ndtri((1 + power) / 2))
+    target, deviation = basis_tolerance(parsed, alpha, n_classes), sqrt(rate * (1 - rate))
+    lucky = float(ndtri(0.9))  # |v_n| is smaller with probability 80%
     if method == "normal":
         return ceil((deviation * (lucky - float(ndtri(beta / (2 * constraints)))) / target) ** 2)
     level = log(8 * constraints / beta)
@@ -291,10 +277,7 @@ def sample_size(
     n_subpopulations: int | None = None,
     beta: float = 0.05,
     setting: Setting | None = None,
-    start: Start = "uniform",
     constant: float = 1.0,
-    reading: Reading = "corrected",
-    guarantee: Scope = "class",
 ) -> SampleSize:
     """Return the rows that are enough to reach a notion at alpha in the POPULATION, with probability 1 - beta.
 
@@ -306,10 +289,7 @@ def sample_size(
         "online": one pass and a mixture of forecasts (6.9). These three are proved. "order": the paper's theorem
         (6.2 to 6.5). "private": the paper's order for selection under differential privacy (4.8). None: "fresh" if
         the number of subpopulations is known, otherwise "order".
-    start : the start of the run, "uniform" or "any".
     constant : the unknown constant of an order.
-    reading : of an order: "corrected" or as in the "paper".
-    guarantee : "class" (the definition) or "basis" (single weights u e_a, what the paper's algorithm controls).
 
     >>> for setting in ("fresh", "reuse", "online"):
     ...     print(setting, show_rows(sample_size("degree-2", 0.1, n_subpopulations=20, setting=setting).rows))
@@ -323,18 +303,17 @@ def sample_size(
     check_level("beta", beta)
     check_positive("constant", constant)
     setting = setting or ("order" if n_subpopulations is None else "fresh")
-    _check_words(setting=setting, reading=reading, guarantee=guarantee)
+    _check_words(setting=setting)
     chosen = parse_notion(notion)
     if setting == "order":
-        capacity = _capacity(vc, n_subpopulations)
-        return Orders(alpha, 1, n_classes, capacity, beta, constant, reading, guarantee).of(chosen)
+        return Orders(alpha, 1, n_classes, _capacity(vc, n_subpopulations), beta, constant).of(chosen)
     if n_subpopulations is None:
         raise InvalidInput(
             f"The setting {setting!r} needs n_subpopulations, the number of subpopulations; with vc alone only "
             'setting="order" can be computed.'
         )
-    target = alpha if guarantee == "basis" else basis_tolerance(chosen, alpha, n_classes)
-    pairs, T = n_pairs(chosen, n_subpopulations, n_classes, alpha), fresh_rounds(target, n_classes, start)
+    target = basis_tolerance(chosen, alpha, n_classes)
+    pairs, T = n_pairs(chosen, n_subpopulations, n_classes, alpha), fresh_rounds(target, n_classes, "uniform")
     if setting == "private":
         logs = log(pairs // 2 / target) * log(1 / (target * beta)) ** 1.5
         rows, formula = constant * sqrt(n_classes) * logs / target**3, "K sqrt(l) ln(|C||W|/a) ln(1/(a beta))^1.5/a^3"
@@ -353,8 +332,8 @@ def sample_size(
 class Orders:
     """The orders of growth of Section 5: rows that each notion takes for degree-(k+1) at alpha (Theorem 5.5).
 
-    Below, K is the unknown `constant`, VC the `capacity` (ln|C| in a finite class), l the classes. Every method has the
-    paper's `reading` and the corrected one; the docstrings say what differs.
+    Below, K is the unknown `constant`, VC the `capacity` (ln|C| in a finite class), l the classes. Every method returns
+    the corrected order or, if `is_paper`, the printed one; the docstrings state the difference.
     """
 
     alpha: float
@@ -363,13 +342,7 @@ class Orders:
     capacity: float
     beta: float
     constant: float = 1.0
-    reading: Reading = "corrected"
-    guarantee: Scope = "class"
-
-    @property
-    def is_paper(self) -> bool:
-        """Whether the paper's own formulas are meant."""
-        return self.reading == "paper"
+    is_paper: bool = False
 
     def of(self, notion: Notion) -> SampleSize:
         """Return the order of a notion for its own sake: 6.4 for low degrees, 6.5 for smooth, 6.3 for the others."""
@@ -377,8 +350,7 @@ class Orders:
             return replace(self, k=notion.degree - 1).low_degree()
         if isinstance(notion, Smooth):
             return self.smooth()
-        is_basis = self.is_paper or self.guarantee == "basis"
-        target = self.alpha if is_basis else basis_tolerance(notion, self.alpha, self.n_classes)
+        target = self.alpha if self.is_paper else basis_tolerance(notion, self.alpha, self.n_classes)
         return replace(self, alpha=target).generic(log(n_weights(notion, self.n_classes)))
 
     def generic(self, log_weights: float) -> SampleSize:
@@ -397,8 +369,7 @@ class Orders:
         Paper: K l (VC + k ln(l/(alpha beta))) / alpha^4. The factor l is not needed for the monomials (weights of one
         label have norm at most 1) and is l^2 for the whole class; for scalars it is 1.
         """
-        kinds = {"paper": (self.n_classes, "l "), "class": (coordinates(self.n_classes) ** 2, "l^2 "), "basis": (1, "")}
-        factor, text = kinds["paper" if self.is_paper else self.guarantee]
+        factor, text = (self.n_classes, "l ") if self.is_paper else (coordinates(self.n_classes) ** 2, "l^2 ")
         logs = self.capacity + self.k * log(self.n_classes / (self.alpha * self.beta))
         formula = f"K {'' if factor == 1 else text}(VC + k ln(l/(a beta)))/a^4"
         return self._size(factor, logs, self.alpha, 4, formula, "Theorem 5.5" if self.is_paper else "spec 6.4")
@@ -464,7 +435,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class Row:
-    """One notion in a comparison: what is trained, and the rows by the corrected and by the paper's reading."""
+    """One notion in a comparison: what is trained, and the rows by the corrected and by the printed order."""
 
     trained: str
     corrected: SampleSize
@@ -505,7 +476,7 @@ def compare(
     """Compare all notions at the same target, degree-`degree` multicalibration at alpha (Theorem 5.5, spec 6.4-6.10).
 
     Each notion is trained at the accuracy that implies the target; multiaccuracy implies no more than itself and is
-    listed for reference. `ratio` is to training for the degree directly, by the corrected reading.
+    listed for reference. `ratio` is to training for the degree directly, by the corrected orders.
 
     >>> table = compare(0.25, vc=1000)
     >>> [row.trained for row in table.rows]
@@ -525,7 +496,7 @@ def compare(
     check_positive("constant", constant)
     check_whole("degree", degree, 2)
     corrected = Orders(alpha, int(degree) - 1, n_classes, _capacity(vc, n_subpopulations), beta, constant)
-    paper, direct = replace(corrected, reading="paper"), float(corrected.low_degree())
+    paper, direct = replace(corrected, is_paper=True), float(corrected.low_degree())
     trained: dict[str, Callable[[Orders], SampleSize]] = {
         "multiaccuracy (itself)": lambda orders: orders.of(Multiaccuracy()),
         f"degree-{degree}": Orders.low_degree,
