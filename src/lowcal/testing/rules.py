@@ -16,8 +16,11 @@ from numpy.typing import ArrayLike
 
 from lowcal.data.errors import CheckFailed, FitWarning
 from lowcal.kernels.simplex import FloatArray, brier
+from lowcal.solve.options import SolverName
 from lowcal.solve.runs import Fit
 
+#: The solvers with which every notion and class is fitted; "first" may need very many updates.
+SOLVERS: tuple[SolverName, ...] = ("worst", "block")
 #: Two figures agree if they differ by no more than this share of the size of the problem.
 CLOSE = 1e-8
 
