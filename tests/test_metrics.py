@@ -1,24 +1,12 @@
-"""Metrics against loops and linear programs, and the scorers inside scikit-learn."""
+"""Metrics against loops and linear programs."""
 
 from __future__ import annotations
 
-import pickle
 from itertools import combinations
 
 import numpy as np
-import pandas as pd
 import pytest
-import sklearn
 from scipy.optimize import linprog
-from sklearn.base import clone
-from sklearn.compose import make_column_transformer
-from sklearn.dummy import DummyClassifier
-from sklearn.exceptions import UnsetMetadataPassedError
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score, cross_validate
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder
-from sklearn.svm import LinearSVC
 
 import definition
 import lowcal
@@ -232,120 +220,3 @@ def test_learned_subpopulations_are_asked_for() -> None:
     everyone = abs(y.mean() - 0.5)
     assert metrics.multiaccuracy_error(y, p, X) > 0.2 > everyone
     assert metrics.multiaccuracy_error(y, p, X, signed_members=True) > 0.4
-
-
-# -------------------------------------------------------------------------------------------------------------- scorers
-@pytest.fixture(scope="module")
-def table() -> tuple[pd.DataFrame, np.ndarray]:
-    """A small problem in which the group matters and a strong penalty hides it."""
-    rng = np.random.default_rng(0)
-    X = pd.DataFrame({"group": rng.choice(["a", "b", "c"], 600), "x": rng.normal(size=600)})
-    score = X["x"].to_numpy() + np.select([X["group"] == "a", X["group"] == "b"], [1.5, -1.5], 0.0)
-    return X, np.where(rng.random(600) < 1 / (1 + np.exp(-score)), "yes", "no")
-
-
-def model() -> object:
-    columns = make_column_transformer((OneHotEncoder(), ["group"]), remainder="passthrough")
-    return make_pipeline(columns, LogisticRegression())
-
-
-def test_scorer_inside_grid_search(table: tuple[pd.DataFrame, np.ndarray]) -> None:
-    X, y = table
-    score = metrics.scorer("degree-2", subpopulations=lowcal.Groups(["group"], min_mass=0))
-    folds = StratifiedKFold(3)
-    grid = {"logisticregression__C": [1e-4, 1.0]}
-    search = clone(GridSearchCV(model(), grid, scoring=score, cv=folds)).fit(X, y)
-    assert search.best_params_ == {"logisticregression__C": 1.0}
-    # fold by fold, from the definition
-    for k, C in enumerate(grid["logisticregression__C"]):
-        expected = []
-        for train, test in folds.split(X, y):
-            fitted = model().set_params(logisticregression__C=C).fit(X.iloc[train], y[train])
-            p = fitted.predict_proba(X.iloc[test])[:, 1]
-            _, members = definition.groups({"group": X["group"].to_numpy()[test]})
-            expected.append(-definition.supremum("degree-2", members, (y[test] == "yes").astype(float), p))
-        assert search.cv_results_["mean_test_score"][k] == pytest.approx(np.mean(expected), rel=1e-9)
-
-
-def test_scorer_inside_cross_val_score_and_by_name(table: tuple[pd.DataFrame, np.ndarray]) -> None:
-    X, y = table
-    groups = lowcal.Groups(["group"])
-    scores = [
-        cross_val_score(model(), X, y, scoring=metrics.scorer(notion, subpopulations=groups), cv=3)
-        for notion in ("multiaccuracy", "degree-2", "smooth", "full-0.1")
-    ]
-    assert all((s < 0).all() and (s > -0.2).all() for s in scores)
-    assert (scores[0] >= scores[1] - 1e-15).all()  # a stronger notion shows no less
-    many = GridSearchCV(
-        model(),
-        {"logisticregression__C": [1.0]},
-        scoring={"ma": metrics.scorer("multiaccuracy", subpopulations=groups), "accuracy": "accuracy"},
-        refit="ma",
-        cv=3,
-    ).fit(X, y)
-    assert many.cv_results_["mean_test_ma"][0] == pytest.approx(scores[0].mean())
-
-
-def test_scorer_with_three_classes_and_weights() -> None:
-    data = make_miscalibrated(900, n_classes=3, random_state=0)
-    X = pd.DataFrame({k: data.X[k] for k in ("g0", "x0", "x1")})
-    columns = make_column_transformer((OneHotEncoder(), ["g0"]), remainder="passthrough")
-    names = np.array(["u", "v", "w"])[data.y]
-    fitted = make_pipeline(columns, LogisticRegression()).fit(X, names)
-    weight = np.random.default_rng(0).random(900)
-    score = metrics.scorer("degree-2", subpopulations=lowcal.Groups(["g0"], min_mass=0))
-    _, members = definition.groups({"g0": X["g0"].to_numpy()})
-    for w in (None, weight):
-        expected = -definition.supremum("degree-2", members, np.eye(3)[data.y], fitted.predict_proba(X), w)
-        assert score(fitted, X, names, sample_weight=w) == pytest.approx(expected, rel=1e-9)
-    assert score(fitted, X, names) != score(fitted, X, names, weight)
-
-
-def test_scorer_is_a_value() -> None:
-    score = metrics.scorer("full-0.1", subpopulations=lowcal.Groups(["g"]))
-    assert pickle.loads(pickle.dumps(score)) == score
-    assert clone(score, safe=False) == score
-    assert repr(metrics.scorer("smooth")) == "scorer('smooth', subpopulations=None)"
-    with pytest.raises(lowcal.InvalidInput, match="Did you mean 'degree-2'"):
-        metrics.scorer("degre-2")
-    X, y = np.random.default_rng(0).normal(size=(50, 2)), np.arange(50) % 2
-    with pytest.raises(lowcal.InvalidInput, match="needs predict_proba, which LinearSVC does not have"):
-        metrics.scorer()(LinearSVC().fit(X, y), X, y)
-
-
-@pytest.mark.parametrize("name", [True, "my_weight"])
-def test_scorer_takes_part_in_metadata_routing(table: tuple[pd.DataFrame, np.ndarray], name: bool | str) -> None:
-    X, y = table
-    weight, folds = np.random.default_rng(1).random(len(y)), StratifiedKFold(3)
-    plain = metrics.scorer("degree-2", subpopulations=lowcal.Groups(["group"]))
-    expected = []
-    for train, test in folds.split(X, y):
-        fitted = model().fit(X.iloc[train], y[train])
-        expected.append(plain(fitted, X.iloc[test], y[test], weight[test]))
-    with sklearn.config_context(enable_metadata_routing=True):
-        score = clone(plain, safe=False)
-        assert score.set_score_request(sample_weight=name) is score
-        score = pickle.loads(pickle.dumps(score))
-        given = {"sample_weight" if name is True else name: weight}
-        unweighted = clone(plain, safe=False).set_score_request(sample_weight=False)
-        base = model().set_params(logisticregression=LogisticRegression().set_fit_request(sample_weight=False))
-        both = cross_validate(base, X, y, scoring={"a": score, "b": unweighted}, cv=folds, params=given)
-        alone = cross_validate(base, X, y, scoring=score, cv=folds, params=given)
-        search = GridSearchCV(base, {"logisticregression__C": [1.0]}, scoring=score, cv=folds)
-        search.fit(X, y, **given)
-    np.testing.assert_allclose(alone["test_score"], expected)
-    np.testing.assert_allclose(both["test_a"], expected)
-    assert np.abs(both["test_b"] - expected).min() > 1e-6
-    assert search.cv_results_["mean_test_score"][0] == pytest.approx(np.mean(expected))
-
-
-def test_scorer_without_a_request_is_refused_as_in_scikit_learn(table: tuple[pd.DataFrame, np.ndarray]) -> None:
-    X, y = table
-    score, given = metrics.scorer("degree-2"), {"sample_weight": np.ones(len(y))}
-    with pytest.raises(RuntimeError, match="enable_metadata_routing=True"):
-        score.set_score_request(sample_weight=True)
-    with sklearn.config_context(enable_metadata_routing=True):
-        with pytest.raises(UnsetMetadataPassedError, match=r"not requested for scorer\('degree-2', .*\.score"):
-            cross_validate(DummyClassifier().set_fit_request(sample_weight=False), X, y, scoring=score, params=given)
-        with pytest.raises(ValueError, match="alias"):
-            score.set_score_request(sample_weight=3)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ Vadhan 2010), eps0 sqrt(4T ln(1/delta)) + 2T eps0 (e^eps0 - 1), is never less th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import log, sqrt
 from typing import NamedTuple
 
 from lowcal.data.inputs import check_positive, check_share, check_whole
@@ -71,24 +71,13 @@ def release_error(n_rows: int, eps0: float, beta: float) -> float:
     return laplace_scale(n_rows, eps0) * log(1 / beta)
 
 
-def basic(eps0: float, rounds: int) -> Cost:
-    """Return the cost of T rounds by basic composition: epsilon = 2 T eps0, delta = 0."""
-    return Cost(2 * rounds * eps0, 0.0, "basic composition")
-
-
-def zcdp(eps0: float, rounds: int, delta: float) -> Cost:
-    """Return the cost by concentrated privacy (zCDP): epsilon = rho + 2 sqrt(rho ln(1/delta)), rho = 5/8 T eps0^2.
-
-    Release: an eps0-private mechanism is eps0^2/2-zCDP (Bun and Steinke, Proposition 1.4). Selection: its log ratio
-    lies in an interval of length eps0; with K(t) = ln E' e^(t ratio), K(0) = K(1) = 0 and K'' <= eps0^2/4, so K(t) <=
-    t (t-1) eps0^2/8, which is eps0^2/8-zCDP (Cesar and Rogers). Conversion: Bun and Steinke, Proposition 1.3.
-    """
-    rho = rounds * (SELECTION_ZCDP + RELEASE_ZCDP) * eps0**2
-    return Cost(rho + 2 * sqrt(rho * log(1 / delta)), delta, "zero-concentrated composition")
-
-
 def total_cost(eps0: float, rounds: int, delta: float = 0.0) -> Cost:
-    """Return the least epsilon that the two theorems give for these rounds; with delta = 0 only the basic one.
+    """Return the least epsilon that two theorems give for T rounds; with delta = 0 only the first applies.
+
+    Basic composition: epsilon = 2 T eps0. Concentrated privacy (zCDP): epsilon = rho + 2 sqrt(rho ln(1/delta)), rho =
+    5/8 T eps0^2. Release: an eps0-private mechanism is eps0^2/2-zCDP (Bun and Steinke, Proposition 1.4). Selection: its
+    log ratio lies in an interval of length eps0; with K(t) = ln E' e^(t ratio), K(0) = K(1) = 0 and K'' <= eps0^2/4, so
+    K(t) <= t (t-1) eps0^2/8, which is eps0^2/8-zCDP (Cesar and Rogers). Conversion: Bun and Steinke, Proposition 1.3.
 
     >>> total_cost(0.01, 1000).epsilon, round(total_cost(0.01, 1000, 1e-6).epsilon, 3)
     (20.0, 1.921)
@@ -96,7 +85,10 @@ def total_cost(eps0: float, rounds: int, delta: float = 0.0) -> Cost:
     check_positive("eps0", eps0)
     check_whole("rounds", rounds, 1)
     check_share("delta", delta)
-    costs = [basic(eps0, rounds), *([zcdp(eps0, rounds, delta)] if delta > 0 else [])]
+    costs = [Cost(2 * rounds * eps0, 0.0, "basic composition")]
+    if delta > 0:
+        rho = rounds * (SELECTION_ZCDP + RELEASE_ZCDP) * eps0**2
+        costs.append(Cost(rho + 2 * sqrt(rho * log(1 / delta)), delta, "zero-concentrated composition"))
     return min(costs, key=lambda cost: cost.epsilon)
 
 
@@ -120,17 +112,3 @@ def share_of(epsilon: float, rounds: int, delta: float = 0.0) -> Share:
         shares.append(Share(eps0, "zero-concentrated composition"))
     best = max(shares)
     return Share(best.eps0 * (1 - 1e-12), best.theorem)  # rounding must not spend more than epsilon
-
-
-def expectation_gap(epsilon: float, delta: float = 0.0) -> float:
-    """Return 2 (e^epsilon - 1 + delta): how far a privately chosen mean of terms in [-1, 1] is off, on average.
-
-    If h is chosen from the sample S with (epsilon, delta)-privacy, |E[h(S)] - E[h(P)]| is at most this: for terms in
-    [0, 1], exchanging row i for a fresh one changes E[h(z_i)] by a factor e^epsilon and delta at most, after which
-    z_i is fresh for h; a range of length 2 doubles it (spec 4.8). It says nothing about a single run;
-    `reuse_deviation` does.
-
-    >>> round(expectation_gap(0.01), 4)
-    0.0201
-    """
-    return 2 * (exp(epsilon) - 1 + delta)

@@ -8,8 +8,8 @@ without the noise of the labels. Arguments that are not described are those of `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from lowcal.kernels.line import aggregate, solve_line
 from lowcal.kernels.products import product
 from lowcal.kernels.reference import Design
 from lowcal.kernels.simplex import SMALLEST, FloatArray
-from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
+from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.rows import START, Memory
 from lowcal.solve.homes import choose_subpopulations
 from lowcal.solve.solvers import Problem, explore
@@ -29,7 +29,6 @@ from lowcal.subpopulations.base import ClassChoice
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-    from sklearn.utils.metadata_routing import MetadataRequest
 
 
 class MetricRows(TypedDict, total=False):
@@ -186,66 +185,3 @@ class MemberRows:
         mass = np.maximum(self.mass, SMALLEST)  # a subpopulation without weight has no variance either
         mean = [self.design.moments(w * h) / mass for h in (f * g, f, g)]
         return np.asarray(mean[0] - mean[1] * mean[2])
-
-
-# ------------------------------------------------------------------------------------------------------ model selection
-@dataclass(frozen=True)
-class Scorer:
-    """Minus the violation of a notion, as scikit-learn's `scoring=`: greater is better, 0 is best."""
-
-    notion: Notion
-    subpopulations: ClassChoice = None
-    _weight_request: bool | str | None = field(default=None, init=False, repr=False, compare=False)
-
-    def set_score_request(self, *, sample_weight: bool | str | None) -> Self:
-        """Say whether scikit-learn shall pass sample_weight on (None: unset), or under what other name; return self."""
-        from sklearn import get_config
-
-        if not get_config()["enable_metadata_routing"]:
-            on = "Call sklearn.set_config(enable_metadata_routing=True) first."
-            raise RuntimeError(f"set_score_request needs metadata routing, which is off. {on}")
-        self._request(sample_weight)  # checks the value
-        object.__setattr__(self, "_weight_request", sample_weight)  # in place, as scikit-learn's own scorers
-        return self
-
-    def get_metadata_routing(self) -> MetadataRequest:
-        """Return what the scorer requests, for `GridSearchCV` and `cross_validate`."""
-        return self._request(self._weight_request)
-
-    def _request(self, sample_weight: bool | str | None) -> MetadataRequest:
-        from sklearn.utils.metadata_routing import MetadataRequest
-
-        request = MetadataRequest(owner=self)
-        request.score.add_request(param="sample_weight", alias=sample_weight)
-        return request
-
-    def __call__(self, estimator: Any, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return minus the largest violation of the estimator's probabilities on these rows."""
-        if not callable(getattr(estimator, "predict_proba", None)):
-            raise InvalidInput(f"The scorer needs predict_proba, which {type(estimator).__name__} does not have.")
-        classes = np.asarray(estimator.classes_).tolist()
-        given = {"subpopulations": self.subpopulations, "sample_weight": sample_weight, "classes": classes}
-        return -measure(y, estimator.predict_proba(X), X, notion=self.notion, **given).largest
-
-    def _routing_repr(self) -> str:
-        """Return the name by which scikit-learn's routing errors call the scorer."""
-        return repr(self)
-
-    def __repr__(self) -> str:
-        return f"scorer({str(self.notion)!r}, subpopulations={self.subpopulations!r})"
-
-
-def scorer(notion: str | Notion = "degree-2", *, subpopulations: ClassChoice = None) -> Scorer:
-    """Return a callable (estimator, X, y, sample_weight=None) for `cross_val_score` and `GridSearchCV`.
-
-    It returns minus the violation of the notion on the rows that are scored, so that greater is better. The
-    subpopulations are functions of the X that the estimator is given; cut points of numeric columns are those of the
-    scored rows. A small violation on few rows is noise: choose among models by it only with folds of some size.
-
-    >>> from sklearn.dummy import DummyClassifier
-    >>> X, y = [[0.0]] * 8, [0, 1] * 4
-    >>> model = DummyClassifier(strategy="prior").fit(X, y)
-    >>> abs(scorer("degree-2")(model, X, y)) < 1e-12
-    True
-    """
-    return Scorer(parse_notion(notion), subpopulations)
