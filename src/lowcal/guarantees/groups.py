@@ -99,11 +99,6 @@ class Inequality(Generic[N]):
         return self._beyond(self.slack)
 
     @property
-    def paper_bound(self) -> N:
-        """The bound on the estimate with the paper's constant."""
-        return self._beyond(self.paper_slack)
-
-    @property
     def signed_bound(self) -> N:
         """The bound on the estimate with the signed slack."""
         return self._beyond(self.signed)

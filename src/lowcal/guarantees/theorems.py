@@ -160,30 +160,15 @@ def holder(m: GroupMoments, degree: int) -> FloatArray:
 
 
 @on_rows()
-def holder_certificate(m: GroupMoments, degree: int = 2) -> Guarantee[FloatArray]:
-    """Return a lower bound on the truth's moment E_c[f*^d] from single labels, for ANY predictor (spec 5.2).
-
-    E_c[f*^d] >= E_c[f^(d-1) y]^d / E_c[f^d]^(d-1). No alpha enters. The parameters are those of `moment_sandwich`.
-
-    >>> from lowcal.datasets import two_halves
-    >>> d = two_halves()
-    >>> found = holder_certificate(d.y, d.p, sample_weight=d.sample_weight, f_star=d.f_star)
-    >>> round(found.estimate, 3), round(found.upper.reference, 3)
-    (0.245, 0.29)
-    """
-    zero = np.zeros(())
-    upper = Inequality("upper", "the truth's moment", m.truth(degree), 0.0, None, zero, zero, needs_f_star=True)
-    name = f"The certified moment of degree {degree} of the truth"
-    return Guarantee(name, "Holder's inequality (spec 5.2)", holder(m, degree), None, upper)
-
-
-@on_rows()
 def cross_moment(m: GroupMoments, degree: int = 2, alpha: Alpha = None) -> Guarantee[FloatArray]:
     """Return the bounds on E_c[f^(d-1) y], which at d = 2 say that f is rightly correlated (Corollary 4.3, spec 5.4).
 
-    Upper: E_c[f*^d] + (d - 1) alpha_c (the paper: d + 1), signed by `holder`. Lower: E_c[y] E_c[f^(d-1)] less
-    (1 + E_c[f^(d-1)]) alpha_c (the paper: 2), for Cov_c(f^(d-1), y) = Cov_c(f^(d-1), f) + e_(d-1) - e_0 E_c[f^(d-1)];
-    at d = 1 the two terms of that sum cancel, and 0 is left. The parameters are those of `moment_sandwich`.
+    Upper: E_c[f*^d] + (d - 1) alpha_c (the paper: d + 1). `estimate - upper.signed` is a lower bound on E_c[f*^d] from
+    single labels, for ANY predictor: E_c[f^(d-1) y]^d / E_c[f^d]^(d-1), by Holder's inequality (spec 5.2).
+
+    Lower: E_c[y] E_c[f^(d-1)] less (1 + E_c[f^(d-1)]) alpha_c (the paper: 2), for Cov_c(f^(d-1), y) =
+    Cov_c(f^(d-1), f) + e_(d-1) - e_0 E_c[f^(d-1)]; at d = 1 the two terms of that sum cancel, and 0 is left. The
+    parameters are those of `moment_sandwich`.
 
     >>> found = cross_moment([1, 0, 1, 0], [0.8, 0.2, 0.6, 0.4], alpha=0.0)
     >>> round(found.estimate, 3), round(found.lower.bound, 3), found.lower.allows(found.estimate)
@@ -304,7 +289,8 @@ def covariance(m: GroupMoments, alpha: Alpha = None) -> Guarantee[FloatArray]:
 def variance(m: GroupMoments, alpha: Alpha = None) -> Guarantee[FloatArray]:
     """Return the bound on Var_c f: at most the truth's plus 2 (1 + E_c f) alpha_c (Lemma 4.13, spec 5.11).
 
-    The paper's constant is 4. The parameters are those of `moment_sandwich`.
+    The paper's constant is 4. `upper.signed` = V - C^2 / V, C = Cov_c(f, y), is an upper bound on Var_c f - Var_c f*
+    from single labels, for ANY predictor. The parameters are those of `moment_sandwich`.
 
     >>> from lowcal.datasets import two_halves
     >>> d = two_halves()
@@ -316,24 +302,6 @@ def variance(m: GroupMoments, alpha: Alpha = None) -> Guarantee[FloatArray]:
     words = "the truth's variance"
     upper = Inequality("upper", words, star_variance(m), constant, 4.0, alpha_c, signed, needs_f_star=True)
     return Guarantee("The variance of the predictions", "Lemma 4.13", m.variance, None, upper)
-
-
-@on_rows()
-def excess_variance_certificate(m: GroupMoments) -> Guarantee[FloatArray]:
-    """Return an upper bound on Var_c f - Var_c f* from single labels, for ANY predictor: V - C^2 / V (spec 5.11).
-
-    No alpha enters. The parameters are those of `moment_sandwich`.
-
-    >>> from lowcal.datasets import two_halves
-    >>> d = two_halves()
-    >>> found = excess_variance_certificate(d.y, d.p, f_star=d.f_star, sample_weight=d.sample_weight)
-    >>> round(found.estimate, 3), round(found.lower.reference, 3), found.holds
-    (0.21, 0.21, True)
-    """
-    zero, reference = np.zeros(()), m.variance - star_variance(m)
-    lower = Inequality("lower", "the excess itself", reference, 0.0, None, zero, zero, needs_f_star=True)
-    estimate, name = excess_variance(m.variance, m.covariance), "The certified excess variance over the truth"
-    return Guarantee(name, "Cauchy-Schwarz (spec 5.11)", estimate, lower, None)
 
 
 # ------------------------------------------------------------------------------------------- several labels
@@ -365,18 +333,11 @@ class Confusion:
     gap: FloatArray
     distance: Guarantee[float]
     order: Guarantee[float]
-    name: str = "The confusion matrix"
-    theorem: str = "Lemmas 4.8 and 4.9"
 
     @property
     def estimate(self) -> FloatArray:
         """The confusion matrix B_c(f*, f), estimated from the labels."""
         return self.matrix
-
-    @property
-    def needs_f_star(self) -> bool:
-        """Whether a part refers to the truth f*: the order does."""
-        return self.order.needs_f_star
 
     @property
     def holds(self) -> bool | None:
