@@ -142,12 +142,12 @@ def test_deviation_of_a_reused_sample(n: int, groups: int, weights: int, T: int,
 
 
 def test_rows_of_a_reused_sample() -> None:
-    n = cx.reuse_rows(0.1, 80, 100, 0.05)
+    n = cx.sample_size("multiaccuracy", 0.1, n_subpopulations=40, setting="reuse").rows  # 80 pairs, 100 updates
     assert sqrt(2 * (101 * log(80) + log(40)) / n) <= 0.05 < sqrt(2 * (101 * log(80) + log(40)) / (n - 1))
 
 
 def test_rows_of_the_mixture_are_the_fewest() -> None:
-    n = cx.online_rows(0.1, 80, 0.05)
+    n = cx.sample_size("multiaccuracy", 0.1, n_subpopulations=40, setting="online").rows
     first, last = (sqrt(2 * log(80) / rows) + sqrt(8 * log(1600) / rows) for rows in (n, n - 1))
     assert first <= 0.1 < last
 

@@ -201,24 +201,6 @@ def reuse_deviation(n_rows: int, n_pairs: int, n_updates: int, beta: float = 0.0
     return sqrt(2 * ((T + 1) * log(n_pairs * n_steps) + log(2 / beta) + log(T * (T + 1))) / n_rows)
 
 
-def reuse_rows(alpha: float, pairs: int, n_updates: int, beta: float) -> int:
-    """Return ceil(8 ((T+1) ln N + ln(2/beta)) / alpha^2): rows of one sample for a deviation of alpha / 2 (4.7).
-
-    Here T is fixed beforehand. Run Algorithm 1 at the tolerance alpha / 2 with the step alpha / (2B): it makes at most
-    T = 4 phi B / alpha^2 updates, and what is left in the population is at most alpha.
-    """
-    return ceil(8 * ((n_updates + 1) * log(pairs) + log(2 / beta)) / alpha**2)
-
-
-def online_rows(alpha: float, pairs: int, beta: float) -> int:
-    """Return ceil((sqrt(2 ln N) + sqrt(8 ln(N/beta)))^2 / alpha^2): rows for a mixture of forecasts (spec 4.9, 6.9).
-
-    A forecaster that runs once over n independent rows leaves a violation of sqrt(2 ln N / n); Azuma's inequality for n
-    differences of at most 2 adds sqrt(8 ln(N/beta) / n) for the uniform mixture of its rules in the population.
-    """
-    return ceil((sqrt(2 * log(pairs)) + sqrt(8 * log(pairs / beta))) ** 2 / alpha**2)
-
-
 def audit_rows(
     notion: str | Notion,
     alpha: float,
@@ -285,10 +267,12 @@ def sample_size(
     ----------
     notion, alpha, n_classes : what is to hold.
     vc, n_subpopulations : the size of C; the proved settings need the number, an order takes either.
-    setting : "fresh": a new batch for every round (4.6). "reuse": one sample and Algorithm 1 with a fixed step (4.7).
-        "online": one pass and a mixture of forecasts (6.9). These three are proved. "order": the paper's theorem
-        (6.2 to 6.5). "private": the paper's order for selection under differential privacy (4.8). None: "fresh" if
-        the number of subpopulations is known, otherwise "order".
+    setting : "fresh": a new batch for every round (4.6). "reuse": one sample and Algorithm 1 at the tolerance alpha / 2
+        with the step alpha / (2B), which makes at most T = 4 phi B / alpha^2 updates, each pair deviating by at most
+        alpha / 2 (4.7). "online": one pass and a mixture of forecasts, whose violation is sqrt(2 ln N / n) and whose
+        deviation is sqrt(8 ln(N/beta) / n) by Azuma's inequality (4.9, 6.9). These three are proved. "order": the
+        paper's theorem (6.2 to 6.5). "private": the paper's order for selection under differential privacy (4.8).
+        None: "fresh" if the number of subpopulations is known, otherwise "order".
     constant : the unknown constant of an order.
 
     >>> for setting in ("fresh", "reuse", "online"):
@@ -320,10 +304,12 @@ def sample_size(
         return SampleSize(_rounded(rows), True, formula, "Section 5.1; spec 4.8")
     if setting == "online":
         formula = "(sqrt(2 ln N) + sqrt(8 ln(N/beta)))^2/a^2, randomised predictor"
-        return SampleSize(online_rows(target, pairs, beta), False, formula, "spec 6.9")
+        rows = ceil((sqrt(2 * log(pairs)) + sqrt(8 * log(pairs / beta))) ** 2 / target**2)
+        return SampleSize(rows, False, formula, "spec 6.9")
     if setting == "reuse":
         formula = "8((T+1) ln N + ln(2/beta))/a^2, T = ceil(4 phi B/a^2)"
-        return SampleSize(reuse_rows(target, pairs, T, beta), False, formula, "spec 4.7")
+        rows = ceil(8 * ((T + 1) * log(pairs) + log(2 / beta)) / target**2)
+        return SampleSize(rows, False, formula, "spec 4.7")
     formula = "(T+1) ceil(32/a^2 ln(2N(T+1)/beta)), T = ceil(4 phi B/a^2)"
     return SampleSize((T + 1) * fresh_batch(target, pairs, T + 1, beta), False, formula, "spec 4.6")
 
