@@ -128,7 +128,7 @@ def explain(
 
 
 def _degree_of(notion: Notion) -> float:
-    """Return the degree up to which a notion says anything: infinite for smooth and full."""
+    """Return the highest degree that a notion bounds: infinite for smooth and full."""
     if isinstance(notion, LowDegree):
         return notion.degree
     return 1 if isinstance(notion, Multiaccuracy) else inf
@@ -366,7 +366,7 @@ def _check_numbers(**values: object) -> None:
 
 
 def _is_best(constants: object) -> bool:
-    """Whether "best" was asked for instead of "sharp"."""
+    """Whether constants are "best", not "sharp"; refuse anything else."""
     if constants not in get_args(Constants):
         hint = suggest(str(constants), get_args(Constants))
         raise InvalidInput(f"constants must be 'sharp' or 'best', but {constants!r} was given.{hint}")

@@ -159,7 +159,7 @@ def smooth_calibration_error(y: ArrayLike, p: ArrayLike, *, sample_weight: Array
 
 @dataclass(frozen=True, eq=False)
 class MemberRows:
-    """Checked outcomes and the memberships of all known subpopulations; learners are asked once for theirs."""
+    """Checked outcomes and the memberships of all known subpopulations; a learner is asked once for new ones."""
 
     outcomes: Outcomes
     design: Design

@@ -68,9 +68,9 @@ Batch = tuple[FloatArray, FloatArray, Encoded]
 class PopulationStatement:
     """What holds in the population with probability 1 - beta.
 
-    The supremum over the whole class of weights is at most `bound` for every subpopulation of the fit; `holds` says
-    whether that is the alpha asked for. `deviation` is by how much the violation of a single pair may differ between
-    the sample and the population, `rows_used` what was looked at, `rows_needed` what would be enough.
+    The supremum over the whole class of weights is at most `bound` for every subpopulation of the fit; `holds` is
+    whether this is at most the alpha asked for. `deviation` is the largest difference between the violations of a pair
+    in the sample and in the population, `rows_used` the rows that were read, `rows_needed` a number that is enough.
     """
 
     alpha: float

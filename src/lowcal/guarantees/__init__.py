@@ -16,7 +16,7 @@ sharp one, what the data show with its sign, whether the truth f* is needed, and
 | `squared_loss`, `glm_loss` | Proposition A.1 | 5.12, 5.13 | losses |
 | `overconfidence` | the golden rule behind them | 5 | losses |
 
-`describe` says the same of a subpopulation in sentences, from its moments alone.
+`describe` puts the same into sentences for one subpopulation, from its moments alone.
 
 The numbers refer to the rows given. Where f* enters, single labels are noisy stand-ins of it: a bound that the theorem
 grants the population may fail on a sample by that noise.

@@ -161,7 +161,7 @@ def holder(m: GroupMoments, degree: int) -> FloatArray:
 
 @on_rows()
 def cross_moment(m: GroupMoments, degree: int = 2, alpha: Alpha = None) -> Guarantee[FloatArray]:
-    """Return the bounds on E_c[f^(d-1) y], which at d = 2 say that f is rightly correlated (Corollary 4.3, spec 5.4).
+    """Return the bounds on E_c[f^(d-1) y], for d = 2 on the covariance of f and y (Corollary 4.3, spec 5.4).
 
     Upper: E_c[f*^d] + (d - 1) alpha_c (the paper: d + 1). `estimate - upper.signed` is a lower bound on E_c[f*^d] from
     single labels, for ANY predictor: E_c[f^(d-1) y]^d / E_c[f^d]^(d-1), by Holder's inequality (spec 5.2).

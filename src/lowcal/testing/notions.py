@@ -127,7 +127,7 @@ def _try(one: Rule, n_classes: Sequence[int], seed: int, notion: str | Notion) -
 
 
 def draw_samples(n_classes: int, rng: np.random.Generator) -> list[TrialSample]:
-    """Return small samples with everything that is easily forgotten: ties, corners, one row, nobody, no residual."""
+    """Return small samples of the usual edge cases: ties, corners, one row, an empty subpopulation, no residual."""
     n, d = 18, 1 if n_classes == 2 else n_classes
     p = _inside(rng, n, d)
     ties = p[rng.integers(0, 3, n)]
@@ -164,7 +164,7 @@ def _labels(rng: np.random.Generator, n: int, d: int) -> FloatArray:
 
 
 def _sample(name: str, p: FloatArray, rng: np.random.Generator) -> TrialSample:
-    """Add outcomes, unequal weights, and four subpopulations: everyone, a fraction of each, some, nobody."""
+    """Add outcomes, unequal weights, and four subpopulations: everyone, fractional memberships, some rows, no row."""
     n, d = p.shape
     C = np.column_stack([np.ones(n), rng.random(n), rng.integers(0, 2, n), np.zeros(n)])
     return TrialSample(name, p, _labels(rng, n, d), rng.dirichlet(np.ones(n)), C)

@@ -29,7 +29,7 @@ Findings = Iterator[tuple[bool | np.bool_, str] | tuple[bool | np.bool_, str, st
 
 @dataclass(frozen=True)
 class Rule:
-    """A function that yields findings, the remedy, and what else the rule's own list says of it."""
+    """A function that yields findings, the remedy, and what draws its samples if they are not the usual ones."""
 
     check: Callable[..., Findings]
     remedy: str

@@ -226,7 +226,7 @@ def _in_range(learner: WeakLearner, C: FloatArray, whose: str) -> Findings:
 
 
 def _same_by_name(learner: WeakLearner, z: FloatArray) -> Findings:
-    """Find whether all that is listed or found by a name, also what is dropped as known, is the same."""
+    """Find whether members of the same name are the same, including those that are dropped as known."""
     families: list[Family] = [*learner._start, *learner.found(z[:, None])]
     for family in families:
         C = family.design(learner.rows).dense()
@@ -319,7 +319,7 @@ def both_signs_are_learned(trial: Trial) -> Findings:
         first = trial.prepare().search(z / 2, spread / 4) if spread > 1e-3 else None
         if first is not None:
             again = trial.prepare().search(-z / 2, spread / 4)
-            broken = f"The search finds nobody, but E[c z] = {-spread / 2:.6g} for {name!r}"
+            broken = f"The search finds no member, but E[c z] = {-spread / 2:.6g} for {name!r}"
             yield again is not None, f"{broken}, which has been found in the opposite residual."
             assert again is not None
             broken = f"In a residual {first.violation:.6g} is found, but only {again.violation:.6g} in its negative."
