@@ -25,7 +25,7 @@ from lowcal.notions.weights import Weight
 from lowcal.solve.fitting import multicalibrate
 from lowcal.solve.options import read_random_state
 from lowcal.subpopulations import Memberships
-from lowcal.testing.rules import CLOSE, SOLVERS, Findings, Rule, attempt, largest_rise, listed
+from lowcal.testing.rules import CLOSE, EXACT, SOLVERS, Findings, Rule, attempt, largest_rise, listed
 
 #: Tolerances with which a notion is asked for its basis.
 ALPHAS = (0.2, 0.05)
@@ -470,7 +470,7 @@ def fits_reach_alpha(notion: Notion, sample: TrialSample) -> Findings:
         fit = multicalibrate(y, p, sample.C, subpopulations=Memberships(min_mass=0), solver=solver, **how)
         rise = largest_rise(fit, sample.p, sample.y, sample.weight)
         broken = f"The training Brier score of a fit with the solver {solver!r} rises by {rise:.3g} in an update."
-        yield rise <= 1e-12, broken, "A witness must point where the violation is: its sign or its weights are wrong."
+        yield rise <= EXACT, broken, "A witness must point where the violation is: its sign or its weights are wrong."
         broken = (
             f"A fit with the solver {solver!r} ended as {str(fit.status)!r} after {fit.n_updates} updates: the "
             f"violation is {fit.violation:.6g}, certified {fit.upper:.6g}, for alpha={fit.alpha:g}."

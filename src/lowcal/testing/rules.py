@@ -23,6 +23,8 @@ from lowcal.solve.runs import Fit
 SOLVERS: tuple[SolverName, ...] = ("worst", "block")
 #: Two figures agree if they differ by no more than this share of the size of the problem.
 CLOSE = 1e-8
+#: Brier scores of the same predictions differ by no more than this, by rounding.
+EXACT = 1e-12
 
 Findings = Iterator[tuple[bool | np.bool_, str] | tuple[bool | np.bool_, str, str]]
 

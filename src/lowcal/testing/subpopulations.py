@@ -23,14 +23,10 @@ from lowcal.kernels.simplex import FloatArray, IntArray, brier
 from lowcal.solve.fitting import multicalibrate
 from lowcal.solve.options import read_random_state
 from lowcal.subpopulations import Family, Subpopulations, WeakLearner
-from lowcal.testing.rules import CLOSE, SOLVERS, Findings, Rule, attempt, distance, largest_rise, listed
+from lowcal.testing.rules import CLOSE, EXACT, SOLVERS, Findings, Rule, attempt, distance, largest_rise, listed
 
-#: Rows of the built-in table.
-N_ROWS = 320
 #: The most members that are looked at one by one.
 MOST_MEMBERS = 25
-#: The scores of a fit and of its predictor agree to this much.
-REPLAY = 1e-12
 #: What a search finds in a residual and in its negative may differ by this factor: learners may be rough.
 AS_LARGE = 0.75
 
@@ -134,10 +130,11 @@ def draw_table(rng: np.random.Generator) -> dict[str, np.typing.NDArray[Any]]:
     >>> list(draw_table(np.random.default_rng(0)))
     ['group', 'member', 'age', 'score', 'count']
     """
-    group = rng.choice(np.array(["a", "b", "c", None], dtype=object), N_ROWS, p=[0.4, 0.3, 0.2, 0.1])
-    age = np.where(rng.random(N_ROWS) < 0.1, np.nan, rng.normal(40, 12, N_ROWS).round(1))
-    member, score = rng.random(N_ROWS) < 0.5, rng.random(N_ROWS)
-    return {"group": group, "member": member, "age": age, "score": score, "count": rng.integers(0, 4, N_ROWS)}
+    n = 320
+    group = rng.choice(np.array(["a", "b", "c", None], dtype=object), n, p=[0.4, 0.3, 0.2, 0.1])
+    age = np.where(rng.random(n) < 0.1, np.nan, rng.normal(40, 12, n).round(1))
+    member, score = rng.random(n) < 0.5, rng.random(n)
+    return {"group": group, "member": member, "age": age, "score": score, "count": rng.integers(0, 4, n)}
 
 
 # --- the rules, in the order in which they are tried -----------------------------------------------------------
@@ -375,9 +372,9 @@ def a_fit_reaches_alpha_and_replays(trial: Trial) -> Findings:
         replayed = brier(fit.predictor(p, trial.table)[:, None], y[:, None], trial.weight)
         own = fit.history[-1].brier if fit.history else brier(p[:, None], y[:, None], trial.weight)
         away = abs(replayed - own)
-        yield away <= REPLAY, f"The Brier score of a fit's predictor on the fitted rows is off by {away:.3g}."
+        yield away <= EXACT, f"The Brier score of a fit's predictor on the fitted rows is off by {away:.3g}."
         rise = largest_rise(fit, p[:, None], y[:, None], trial.weight)
-        yield rise <= REPLAY, f"The training Brier score rises by {rise:.3g} in an update."
+        yield rise <= EXACT, f"The training Brier score rises by {rise:.3g} in an update."
 
 
 def _problem(trial: Trial) -> tuple[FloatArray, FloatArray]:
