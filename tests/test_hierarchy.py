@@ -235,7 +235,7 @@ def test_wrong_arguments_say_what_is_wrong() -> None:
             binary_to_simplex("smooth", alpha)
     with pytest.raises(InvalidInput, match="n_classes must be a whole number of at least 2"):
         implied_alpha("smooth", "degree-2", 0.1, 1)
-    with pytest.raises(InvalidInput, match=r"constants must be 'sharp' or 'best', but 'bets' was given.* Did you mean"):
+    with pytest.raises(InvalidInput, match=r"Unknown constants 'bets'; valid: sharp, best. Did you mean 'best'"):
         implied_alpha("smooth", "degree-2", 0.1, constants="bets")
     with pytest.raises(InvalidInput, match="distance must be"):
         robustness("smooth", 0.1, -1.0)

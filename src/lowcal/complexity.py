@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, comb, exp, inf, isinf, log, log2, sqrt
 from numbers import Real
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.special import ndtri
@@ -30,7 +30,6 @@ Start = Literal["uniform", "any"]
 Constants = Literal["sharp", "paper"]
 Setting = Literal["fresh", "reuse", "online", "private", "order"]
 Method = Literal["normal", "bernstein"]
-_WORDS = {"start": Start, "constants": Constants, "setting": Setting, "method": Method}
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def coordinates(n_classes: int) -> int:
 
 def start_potential(d: int, start: Start = "any") -> float:
     """Return the largest phi(f_0) = E||f* - f_0||^2: 1/4 or 1 - 1/d from a uniform start, else 1 or 2 (spec 4.3)."""
-    _check_words(start=start)
+    check_word("start", start, Start)
     if start == "uniform":
         return 0.25 if d == 1 else 1.0 - 1.0 / d
     return 1.0 if d == 1 else 2.0
@@ -102,7 +101,7 @@ def iterations(
     (800, 8000)
     """
     check_level("alpha", alpha)
-    _check_words(constants=constants)
+    check_word("constants", constants, Constants)
     d, chosen = coordinates(n_classes), parse_notion(notion)
     phi = start_potential(d, start)
     if constants == "paper":
@@ -238,7 +237,7 @@ def audit_rows(
         raise InvalidInput(f"The rows of an audit are known for multiaccuracy and degree-k, but {parsed} was given.")
     for name, value in (("alpha", alpha), ("beta", beta), ("rate", rate)):
         check_level(name, value)
-    _check_words(method=method)
+    check_word("method", method, Method)
     constraints = n_pairs(parsed, n_subpopulations, n_classes, alpha) / 2
     target, deviation = basis_tolerance(parsed, alpha, n_classes), sqrt(rate * (1 - rate))
     lucky = float(ndtri(0.9))  # |v_n| is smaller with probability 80%
@@ -287,7 +286,7 @@ def sample_size(
     check_level("beta", beta)
     check_positive("constant", constant)
     setting = setting or ("order" if n_subpopulations is None else "fresh")
-    _check_words(setting=setting)
+    check_word("setting", setting, Setting)
     chosen = parse_notion(notion)
     if setting == "order":
         return Orders(alpha, 1, n_classes, _capacity(vc, n_subpopulations), beta, constant).of(chosen)
@@ -512,11 +511,11 @@ def check_level(name: str, value: object) -> None:
         raise InvalidInput(f"{name} must be a number strictly between 0 and 1, but {value!r} was given.")
 
 
-def _check_words(**given: str) -> None:
-    for name, word in given.items():
-        valid = get_args(_WORDS[name])
-        if word not in valid:
-            raise InvalidInput(f"Unknown {name} {word!r}; valid: {', '.join(valid)}.{suggest(str(word), valid)}")
+def check_word(name: str, word: object, among: Any) -> None:
+    """Refuse a word that is not one of a `Literal`."""
+    valid = get_args(among)
+    if word not in valid:
+        raise InvalidInput(f"Unknown {name} {word!r}; valid: {', '.join(valid)}.{suggest(str(word), valid)}")
 
 
 def _capacity(vc: float | None, n_subpopulations: int | None) -> float:

@@ -15,12 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, isfinite, sqrt
 from numbers import Real
-from typing import Literal, cast, get_args
+from typing import Literal, cast
 
 import numpy as np
 
-from lowcal.complexity import coordinates
-from lowcal.data.errors import InvalidInput, suggest
+from lowcal.complexity import check_word, coordinates
+from lowcal.data.errors import InvalidInput
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
 from lowcal.notions.weights import n_cells, n_intervals
 
@@ -120,7 +120,8 @@ def explain(
     """
     start, end = _known(have), _known(want)
     _check_numbers(alpha=alpha)
-    setting = _Setting(coordinates(n_classes), _is_best(constants), per_cell)
+    check_word("constants", constants, Constants)
+    setting = _Setting(coordinates(n_classes), constants == "best", per_cell)
     nothing = Implication(start, alpha, end, inf, ())
     if isinstance(end, LowDegree) and end.degree > _degree_of(start):
         return nothing
@@ -326,7 +327,8 @@ def robustness(
     >>> robustness("smooth", 0.01, 0.002, n_classes=3), robustness("full-0.1", 0.01, 1e-9)
     (0.015, inf)
     """
-    chosen, setting = _known(notion), _Setting(coordinates(n_classes), _is_best(constants))
+    check_word("constants", constants, Constants)
+    chosen, setting = _known(notion), _Setting(coordinates(n_classes), constants == "best")
     _check_numbers(alpha=alpha, distance=distance)
     if isinstance(chosen, Full):
         return inf
@@ -363,11 +365,3 @@ def _check_numbers(**values: object) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < inf:
             raise InvalidInput(f"{name} must be a number of at least 0, but {value!r} was given.")
-
-
-def _is_best(constants: object) -> bool:
-    """Whether constants are "best", not "sharp"; refuse anything else."""
-    if constants not in get_args(Constants):
-        hint = suggest(str(constants), get_args(Constants))
-        raise InvalidInput(f"constants must be 'sharp' or 'best', but {constants!r} was given.{hint}")
-    return constants == "best"
