@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowcal import InvalidInput
-from lowcal.online import ErrorSequence, Forecaster, _root
+from lowcal.online import ErrorSequence, Forecaster, _root, equilibrium
 
 
 def groups(T: int, m: int, seed: int = 0) -> np.ndarray:
@@ -164,20 +164,25 @@ def test_no_outcome_gains_against_the_forecast(degree: int) -> None:
     assert inside > 0 or degree == 1
 
 
-@pytest.mark.parametrize("degree", [1, 2, 3])
-def test_hedge_expects_no_gain_from_any_outcome(degree: int) -> None:
-    """The sum over pairs of lambda s c p^j (y - p) <= 0 for every outcome; lambda ~ exp(eta s sum); by loops."""
-    rng = np.random.default_rng(degree)
+@pytest.mark.parametrize(("notion", "classes"), [("degree-3", 2), ("degree-2", 3), ("degree-2", 4), ("degree-1", 3)])
+def test_hedge_expects_no_gain_from_any_outcome(notion: str, classes: int) -> None:
+    """The sum over pairs of lambda s c u(p) (y_a - p_a) <= 0 for every outcome; lambda ~ exp(eta s sum); by loops."""
+    rng = np.random.default_rng(classes)
+    d, degree = 1 if classes == 2 else classes, int(notion[-1])
     for _ in range(40):
-        forecaster = Forecaster(3, f"degree-{degree}", horizon=50)
+        forecaster = Forecaster(3, notion, horizon=50, n_classes=classes)
         sums = forecaster._sums
         sums[:] = rng.normal(scale=5.0, size=sums.shape)
         c = rng.uniform(-1, 1, 3)
-        p = forecaster.predict(c)
+        p = np.atleast_1d(forecaster.predict(c))
+        u = [p[0] ** j for j in range(degree)] if d == 1 else [1.0, *p][: sums.shape[1]]
         eta = sqrt(2 * log(forecaster.n_pairs) / 50)
-        for y in (0.0, 1.0):
-            gains = {(i, j, s): s * c[i] * p**j * (y - p) for i, j, s in product(range(3), range(degree), (1, -1))}
-            weight = {(i, j, s): np.exp(s * eta * sums[i, j]) for i, j, s in gains}
+        for y in (np.zeros(1), np.ones(1)) if d == 1 else np.eye(d):
+            gains = {
+                (i, j, a, s): s * c[i] * u[j] * (y[a] - p[a])
+                for i, j, a, s in product(range(3), range(len(u)), range(d), (1, -1))
+            }
+            weight = {(i, j, a, s): np.exp(s * eta * sums[i, j, a]) for i, j, a, s in gains}
             expected = sum(weight[k] * gains[k] for k in gains) / sum(weight.values())
             assert len(gains) == forecaster.n_pairs
             assert expected <= 1e-12
@@ -210,6 +215,89 @@ def test_run_is_predict_and_update() -> None:
     assert isinstance(other.predict(C[0]), float)
 
 
+# ------------------------------------------------------------------------------------------------ several classes
+def equilibria(M: np.ndarray) -> list[np.ndarray]:
+    """Return all symmetric equilibria with a unique solution on their support, by listing the supports."""
+    d, found = len(M), []
+    for chosen in product((0, 1), repeat=d):
+        s = [a for a in range(d) if chosen[a]]
+        if not s:
+            continue
+        A = np.block([[M[np.ix_(s, s)], -np.ones((len(s), 1))], [np.ones((1, len(s))), np.zeros((1, 1))]])
+        if abs(np.linalg.det(A)) < 1e-12:
+            continue
+        z = np.linalg.solve(A, np.r_[np.zeros(len(s)), 1.0])[:-1]
+        p = np.zeros(d)
+        p[s] = z
+        if z.min() >= -1e-12 and (M @ p).max() <= p @ M @ p + 1e-9:
+            found.append(p)
+    return found
+
+
+def test_equilibria_are_found() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        M = rng.normal(size=(4, 4))
+        p = equilibrium(M)
+        assert min(np.abs(p - q).max() for q in equilibria(M)) < 1e-9
+
+
+def test_equilibria_of_degenerate_games() -> None:
+    rng = np.random.default_rng(1)
+    for k in range(2_000):
+        d = int(rng.integers(2, 9))
+        M = rng.integers(-1, 2, (d, d)).astype(float) * 10.0 ** -rng.integers(0, 9)
+        M = M if k % 2 else np.repeat(M[:, :1], d, axis=1)
+        p = equilibrium(M)
+        assert p.min() >= 0
+        assert p.sum() == pytest.approx(1.0)
+        assert (M @ p).max() - p @ M @ p <= 1e-12 * max(np.abs(M).max(), 1e-300)
+    assert equilibrium(np.zeros((3, 3))).sum() == pytest.approx(1.0)
+
+
+def monomial_sums(C: np.ndarray, p: np.ndarray, hot: np.ndarray, degree: int) -> float:
+    """Return the largest violation over groups, monomials of degree below `degree` <= 2, and labels."""
+    weights = [np.ones(len(p))] + ([p[:, b] for b in range(p.shape[1])] if degree == 2 else [])
+    return max(np.abs(C.T @ (w[:, None] * (hot - p))).max() for w in weights) / len(p)
+
+
+@pytest.mark.product
+@pytest.mark.parametrize("l", [3, 5])
+@pytest.mark.parametrize("notion", ["multiaccuracy", "degree-1", "degree-2"])
+@pytest.mark.parametrize("kind", ["random", "least likely", "cyclic"])
+def test_several_classes(kind: str, notion: str, l: int) -> None:  # noqa: E741
+    T, m = 1_000, 4
+    C = groups(T, m)
+    rng = np.random.default_rng(0)
+    forecaster = Forecaster(m, notion, horizon=T, n_classes=l)
+    p, y = np.empty((T, l)), np.empty(T, dtype=int)
+    for t in range(T):
+        p[t] = forecaster.predict(C[t])
+        y[t] = {"random": rng.integers(l), "least likely": p[t].argmin(), "cyclic": t % l}[kind]
+        forecaster.update(y[t])
+    degree = 2 if notion == "degree-2" else 1
+    N = 2 * m * l * (1 + l if degree == 2 else 1)
+    seen = monomial_sums(C, p, np.eye(l)[y], degree)
+    assert seen <= sqrt(2 * log(N) / T)
+    assert forecaster.bound == pytest.approx(sqrt(2 * log(N) / T), rel=1e-9)
+    assert forecaster.violation == pytest.approx(seen, abs=1e-10)
+    assert p.sum(axis=1) == pytest.approx(np.ones(T))
+    factor = {"multiaccuracy": 1, "degree-1": l // 2, "degree-2": l}[notion]
+    assert forecaster.class_bound == pytest.approx(factor * forecaster.bound)
+    assert Forecaster(m, notion, T, l).run(C, y).shape == (T, l)
+
+
+def test_what_the_equilibrium_misses_is_added_to_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worse solver makes a larger bound, not a wrong one."""
+    monkeypatch.setattr("lowcal.online.equilibrium", lambda M: np.full(len(M), 1.0 / len(M)))
+    T = 400
+    C = np.ones((T, 1))
+    forecaster = Forecaster(1, "degree-2", horizon=T, n_classes=3)
+    forecaster.run(C, np.zeros(T, dtype=int))
+    assert forecaster.violation > sqrt(2 * log(24) / T)
+    assert forecaster.violation <= forecaster.bound
+
+
 # ------------------------------------------------------------------------------------------------ misuse
 def waiting() -> Forecaster:
     forecaster = Forecaster(2)
@@ -222,8 +310,10 @@ def waiting() -> Forecaster:
     [
         (lambda: Forecaster(0), "n_groups must be a whole number of at least 1"),
         (lambda: Forecaster(2, horizon=0), "horizon"),
+        (lambda: Forecaster(2, n_classes=1), "n_classes"),
         (lambda: Forecaster(2, "smooth"), "continuous in the forecast; smooth has none"),
         (lambda: Forecaster(2, "full-0.1"), "continuous in the forecast"),
+        (lambda: Forecaster(2, "degree-3", n_classes=3), "up to degree 2, but degree 3"),
         (lambda: waiting().predict([1, 0]), "predict was called twice"),
         (lambda: waiting().run([[1, 0]], [1]), "A forecast is waiting"),
         (lambda: Forecaster(2).update(1), "update was called without a forecast"),
@@ -236,6 +326,8 @@ def waiting() -> Forecaster:
         (lambda: waiting().update([1, 0]), "one outcome for each row"),
         (lambda: Forecaster(2).run([[1, 0]], [1, 0]), "C has 1 rows, but y has 2"),
         (lambda: Forecaster(2).run([1, 0], [1, 0]), r"C must have shape \(n, 2\)"),
+        (lambda: Forecaster(1, n_classes=3).run([[1]], [3]), r"a class 0..2, but 3 was given"),
+        (lambda: Forecaster(1, n_classes=3).run([[1]], [0.5]), "a class 0..2"),
     ],
 )
 def test_misuse(call: Callable[[], object], words: str) -> None:

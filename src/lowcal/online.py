@@ -2,8 +2,8 @@
 
 Hedge keeps a weight for each of the N = 2 |C| |W| signed pairs, which grows with the pair's violation so far. At each
 step the weighted sum of the pairs is a function s(p) of the forecast, and p is chosen with <s(p), y - p> <= 0 for
-every outcome y: a root of s, or an end of [0, 1]. So the weighted violation never grows, and Hedge's regret bounds the
-largest one. Forecasts are deterministic.
+every outcome y: a root of s, or an end of [0, 1]; on the simplex an equilibrium of a small symmetric game. So the
+weighted violation never grows, and Hedge's regret bounds the largest one. Forecasts are deterministic.
 
 The paper leaves a sample complexity of order alpha^-2 for low degrees open (end of Section 5.2); this gives it for
 finite C. `ErrorSequence` watches the forecasts of any model: limits on the error of every group, valid at all times.
@@ -11,24 +11,29 @@ finite C. `ErrorSequence` watches the forecasts of any model: limits on the erro
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import log, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.optimize import brentq
 
-from lowcal.complexity import check_level, n_pairs, n_weights
+from lowcal.complexity import basis_tolerance, check_level, coordinates, n_pairs
 from lowcal.data.errors import InvalidInput
 from lowcal.data.inputs import check_whole
+from lowcal.kernels.products import dot, product
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions import LowDegree, Multiaccuracy, Notion, parse_notion
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+#: A forecast on the simplex is found by pivoting; the most pivots for each class before it is taken as it is.
+MOST_PIVOTS = 50
+
 
 class Forecaster:
-    """Forecasts the outcomes of a binary problem in order; the largest violation stays below `bound` whatever comes.
+    """Forecasts one outcome after another; the largest violation stays below `bound` whatever comes.
 
     After T steps, for every group c and basis weight w: |1/T sum_t c_t <w(p_t), y_t - p_t>| <= sqrt(2 ln N / T) if T
     is the horizon (spec 4.9). For another T it is ln N / (eta T) + eta / 2 with the rate eta = sqrt(2 ln N /
@@ -40,8 +45,9 @@ class Forecaster:
     Parameters
     ----------
     n_groups : the number of groups in a membership vector; give everyone a group of its own, always 1.
-    notion : "multiaccuracy" or a degree.
+    notion : "multiaccuracy" or a degree. With three or more classes, degree 2 at most.
     horizon : the number of steps, if known; None holds at any time, for a factor sqrt(2).
+    n_classes : 2 (forecasts are numbers in [0, 1]) or more (points of the simplex).
 
     >>> forecaster = Forecaster(2, horizon=1000)
     >>> rng = np.random.default_rng(0)
@@ -52,20 +58,18 @@ class Forecaster:
     True
     """
 
-    def __init__(self, n_groups: int, notion: str | Notion = "degree-2", horizon: int | None = None) -> None:
+    def __init__(
+        self, n_groups: int, notion: str | Notion = "degree-2", horizon: int | None = None, n_classes: int = 2
+    ) -> None:
         check_whole("n_groups", n_groups, 1)
         if horizon is not None:
             check_whole("horizon", horizon, 1)
         self.notion = parse_notion(notion)
-        if not isinstance(self.notion, Multiaccuracy | LowDegree):
-            raise InvalidInput(
-                "Online forecasts need a finite list of weights that are continuous in the forecast; "
-                f'{self.notion} has none. Use "multiaccuracy" or a degree such as "degree-2".'
-            )
-        self.horizon, self.n_groups = horizon, int(n_groups)
-        self.n_pairs = n_pairs(self.notion, n_groups)
-        self._sums = np.zeros((self.n_groups, n_weights(self.notion)))
-        self._pending: tuple[FloatArray, float] | None = None
+        self.horizon, self.n_groups, self.n_classes = horizon, int(n_groups), int(n_classes)
+        self.n_pairs = n_pairs(self.notion, n_groups, n_classes)
+        self._rule = _rule(self.notion, coordinates(n_classes))
+        self._sums = np.zeros((self.n_groups, *self._rule.shape))
+        self._pending: tuple[FloatArray, FloatArray] | None = None
         self._slack = 0.0
         self.n_steps = 0
 
@@ -87,7 +91,12 @@ class Forecaster:
             regret = log(self.n_pairs) / (eta * t) + eta / 2
         return min(1.0, regret + self._slack / t)
 
-    def predict(self, c: ArrayLike) -> float:
+    @property
+    def class_bound(self) -> float:
+        """What the supremum over the whole class of weights can't exceed; larger than `bound` on the simplex (3.2)."""
+        return self.bound / basis_tolerance(self.notion, 1.0, self.n_classes)
+
+    def predict(self, c: ArrayLike) -> float | FloatArray:
         """Return the forecast for a row with memberships c in [-1, 1], shape (n_groups,)."""
         if self._pending is not None:
             raise InvalidInput(
@@ -96,58 +105,57 @@ class Forecaster:
         given = _numbers(c, "c")
         if given.shape != (self.n_groups,):
             raise InvalidInput(f"c must hold {self.n_groups} memberships, but its shape is {given.shape}.")
-        return self._predict(_in_range(given[None])[0])
+        p = self._predict(_in_range(given[None])[0])
+        return float(p[0]) if len(p) == 1 else p
 
     def update(self, y: ArrayLike) -> None:
-        """Take the outcome of the last forecast, a number in [0, 1]."""
+        """Take the outcome of the last forecast: 0 or 1 or a number between, or the class 0..l-1."""
         if self._pending is None:
             raise InvalidInput("update was called without a forecast; call predict(c) before each update(y).")
-        self._update(float(_read_outcomes(np.asarray(y)[None])[0]))
+        self._update(self._read_outcomes(np.asarray(y)[None])[0])
 
     def run(self, C: ArrayLike, y: ArrayLike) -> FloatArray:
-        """Forecast rows in order, each before its outcome is seen; return the forecasts, shape (n,)."""
+        """Forecast rows in order, each before its outcome is seen; return the forecasts, (n,) or (n, l)."""
         if self._pending is not None:
             raise InvalidInput("A forecast is waiting for its outcome; call update(y) before run.")
-        rows, outcomes = _read_rows(C, self.n_groups), _read_outcomes(y)
+        rows, outcomes = _read_rows(C, self.n_groups), self._read_outcomes(np.asarray(y))
         if len(rows) != len(outcomes):
             raise InvalidInput(f"C has {len(rows)} rows, but y has {len(outcomes)}. They must describe the same rows.")
-        p = np.empty(len(rows))
-        for t, (c, outcome) in enumerate(zip(rows, outcomes.tolist(), strict=True)):
+        p = np.empty((len(rows), self._sums.shape[2]))
+        for t, (c, outcome) in enumerate(zip(rows, outcomes, strict=True)):
             p[t] = self._predict(c)
             self._update(outcome)
-        return p
+        return p[:, 0] if p.shape[1] == 1 else p
 
     def _rate(self, t: int) -> float:
         """Return Hedge's rate at step t."""
         return sqrt(log(self.n_pairs) / t) if self.horizon is None else sqrt(2 * log(self.n_pairs) / self.horizon)
 
-    def _predict(self, c: FloatArray) -> float:
-        """Return p with s(p) (y - p) <= 0 for y = 0 and y = 1, and remember by how much rounding misses that."""
-        coefficients = _mixed(self._rate(self.n_steps + 1) * self._sums, c)
-        p = _root(coefficients)
-        s = _polynomial(coefficients, p)
-        self._slack += max(0.0, s * (1.0 - p), -s * p)
+    def _predict(self, c: FloatArray) -> FloatArray:
+        p, slack = self._rule.forecast(self._rate(self.n_steps + 1) * self._sums, c)
+        self._slack += slack
         self._pending = (c, p)
         return p
 
-    def _update(self, y: float) -> None:
+    def _update(self, y: FloatArray) -> None:
         assert self._pending is not None
         c, p = self._pending
-        powers = np.array([p**j for j in range(self._sums.shape[1])])
-        self._sums += c[:, None] * (powers * (y - p))
+        self._sums += c[:, None, None] * self._rule.gains(p, y)
         self._pending = None
         self.n_steps += 1
 
-
-def _read_outcomes(y: ArrayLike) -> FloatArray:
-    given = _numbers(y, "y")
-    if given.ndim != 1:
-        raise InvalidInput(f"y must hold one outcome for each row, but its shape is {given.shape}.")
-    good = (given >= 0) & (given <= 1)
-    if not good.all():
-        row = int((~good).argmax())
-        raise InvalidInput(f"An outcome is a number in [0, 1], but {given[row]:g} was given in row {row}.")
-    return given
+    def _read_outcomes(self, y: Any) -> FloatArray:
+        """Return outcomes as (n, d): numbers in [0, 1], or one-hot rows for classes."""
+        given = _numbers(y, "y")
+        if given.ndim != 1:
+            raise InvalidInput(f"y must hold one outcome for each row, but its shape is {given.shape}.")
+        is_binary = self.n_classes == 2
+        good = (given >= 0) & (given <= 1) if is_binary else np.isin(given, np.arange(self.n_classes))
+        if not good.all():
+            row = int((~good).argmax())
+            wanted = "a number in [0, 1]" if is_binary else f"a class 0..{self.n_classes - 1}"
+            raise InvalidInput(f"An outcome is {wanted}, but {given[row]:g} was given in row {row}.")
+        return given[:, None] if is_binary else np.eye(self.n_classes)[given.astype(np.intp)]
 
 
 def _read_rows(C: ArrayLike, n_groups: int) -> FloatArray:
@@ -172,13 +180,53 @@ def _numbers(values: Any, name: str) -> FloatArray:
         raise InvalidInput(f"{name} must hold numbers, but could not be read as such ({error}).") from error
 
 
-def _mixed(scaled: FloatArray, c: FloatArray) -> list[float]:
-    """Return sum_c c (lambda+ - lambda-) for each power, with Hedge's normalised weights lambda of the sums."""
+def _rule(notion: Notion, d: int) -> _Scalar | _Simplex:
+    """Return how forecasts are made for this notion."""
+    if not isinstance(notion, Multiaccuracy | LowDegree):
+        raise InvalidInput(
+            f"Online forecasts need a finite list of weights that are continuous in the forecast; {notion} has none. "
+            'Use "multiaccuracy" or a degree such as "degree-2".'
+        )
+    degree = notion.degree if isinstance(notion, LowDegree) else 1
+    if d == 1:
+        return _Scalar(degree)
+    if degree > 2:
+        raise InvalidInput(
+            f"With {d} classes online forecasts are made up to degree 2, but degree {degree} was asked for."
+        )
+    return _Simplex(d, degree)
+
+
+def _mixed(scaled: FloatArray, c: FloatArray) -> FloatArray:
+    """Return sum_c c (lambda+ - lambda-) for each basis weight, with Hedge's normalised weights lambda of the sums."""
     top = float(np.abs(scaled).max())
     up, down = np.exp(scaled - top), np.exp(-scaled - top)
     total = float(up.sum() + down.sum())
-    mixed: list[float] = (np.einsum("c,cj->j", c, up - down) / total).tolist()
-    return mixed
+    return np.asarray(np.einsum("c,c...->...", c, up - down) / total)
+
+
+@dataclass(frozen=True)
+class _Scalar:
+    """Forecasts in [0, 1]: s(p) = sum_j coef_j p^j, j < degree."""
+
+    degree: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Weights and labels."""
+        return self.degree, 1
+
+    def gains(self, p: FloatArray, y: FloatArray) -> FloatArray:
+        """Return p^j (y - p) for every weight, shape (degree, 1)."""
+        value = float(p[0])
+        return np.array([[value**j] for j in range(self.degree)]) * (float(y[0]) - value)
+
+    def forecast(self, scaled: FloatArray, c: FloatArray) -> tuple[FloatArray, float]:
+        """Return p with s(p) (y - p) <= 0 for y = 0 and y = 1, and by how much rounding misses that."""
+        coefficients = _mixed(scaled, c)[:, 0].tolist()
+        p = _root(coefficients)
+        s = _polynomial(coefficients, p)
+        return np.array([p]), max(0.0, s * (1.0 - p), -s * p)
 
 
 def _polynomial(coefficients: list[float], p: float) -> float:
@@ -199,6 +247,76 @@ def _root(coefficients: list[float]) -> float:
     if coefficients[0] <= 0:
         return 0.0
     return float(brentq(lambda p: _polynomial(coefficients, p), 0.0, 1.0, xtol=1e-300, disp=False))
+
+
+@dataclass(frozen=True)
+class _Simplex:
+    """Forecasts on the simplex: s(p) = M p, and p is an equilibrium: max_a (M p)_a <= p' M p."""
+
+    d: int
+    degree: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Weights (the constant, then the coordinates) and labels."""
+        return (1 if self.degree == 1 else 1 + self.d), self.d
+
+    def gains(self, p: FloatArray, y: FloatArray) -> FloatArray:
+        """Return u(p) (y_a - p_a) for every weight and label."""
+        weights = np.ones(1) if self.degree == 1 else np.concatenate([[1.0], p])
+        return np.asarray(weights[:, None] * (y - p))
+
+    def forecast(self, scaled: FloatArray, c: FloatArray) -> tuple[FloatArray, float]:
+        """Return p with <s(p), y - p> <= 0 for every y of the simplex, and by how much it misses that."""
+        theta = _mixed(scaled, c)
+        M = np.repeat(theta[0][:, None], self.d, axis=1)  # a constant is M p with equal columns, as sum p = 1
+        if self.degree == 2:
+            M = M + theta[1:].T
+        p = equilibrium(M)
+        s = product(M, p)
+        return p, max(0.0, float(s.max() - dot(s, p)))
+
+
+def equilibrium(M: FloatArray) -> FloatArray:
+    """Return p on the simplex with max_a (M p)_a <= p' M p: a symmetric equilibrium of the game with payoffs M.
+
+    Complementary pivoting on {z >= 0, M z <= 1} for M > 0 (adding a constant to M changes no equilibrium): from the
+    vertex z = 0, where every label a has z_a = 0, along edges that miss one label at most, to the next vertex where
+    every a has z_a = 0 or (M z)_a = 1 (Lemke and Howson 1964); ties are broken lexicographically. The caller measures
+    what is missing.
+
+    >>> equilibrium(np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])).round(6)
+    array([0.333333, 0.333333, 0.333333])
+    """
+    d = len(M)
+    payoffs = M - M.min() + max(float(np.ptp(M)), 1e-300)
+    tableau = np.hstack([payoffs / payoffs.max(), np.eye(d), np.ones((d, 1))])
+    basis = list(range(d, 2 * d))
+    entering = 0
+    for _ in range(MOST_PIVOTS * d):
+        row = _leaving(tableau, entering, d)
+        leaving, basis[row] = basis[row], entering
+        tableau[row] /= tableau[row, entering]
+        column = tableau[:, entering].copy()
+        column[row] = 0.0
+        tableau -= column[:, None] * tableau[row]
+        if leaving % d == 0:  # the label that was missing is back
+            break
+        entering = (leaving + d) % (2 * d)
+    z = np.zeros(2 * d)
+    z[basis] = np.maximum(tableau[:, -1], 0.0)
+    return np.asarray(z[:d] / z[:d].sum()) if z[:d].sum() > 0 else np.full(d, 1.0 / d)
+
+
+def _leaving(tableau: FloatArray, entering: int, d: int) -> int:
+    """Return the row that leaves: the least ratio, ties by the ratios of the slack columns (lexicographic)."""
+    rows = np.flatnonzero(tableau[:, entering] > 1e-12)
+    for column in (2 * d, *range(d, 2 * d)):
+        ratios = tableau[rows, column] / tableau[rows, entering]
+        rows = rows[ratios <= ratios.min() + 1e-12]
+        if len(rows) == 1:
+            break
+    return int(rows[0])
 
 
 class ErrorSequence:
