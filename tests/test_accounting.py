@@ -155,6 +155,31 @@ def test_selection_error_holds_where_it_is_hardest() -> None:
     assert beta / 2 < missed <= beta
 
 
+def test_expectation_gap_on_all_samples_of_two_bits() -> None:
+    """A query chosen from the sample by the exponential mechanism: exact expectations over samples and choices."""
+    m, share = 2, 0.3
+    queries = np.array([[1.0, -1.0], [-1.0, 1.0], [0.5, 0.5]])  # h(0), h(1)
+    for eps in (0.1, 0.5, 1.0, 4.0):
+        on_sample = on_population = 0.0
+        for sample in product((0, 1), repeat=m):
+            chance = np.prod([share if bit else 1 - share for bit in sample])
+            q = queries[:, list(sample)].mean(axis=1)
+            law = selection_probabilities(q, m, eps)
+            on_sample += chance * law @ q
+            on_population += chance * law @ (queries @ [1 - share, share])
+        gap = abs(on_sample - on_population)
+        assert 0 < gap <= ac.expectation_gap(eps)
+    assert ac.expectation_gap(0.1, 0.01) == pytest.approx(2 * (exp(0.1) - 1 + 0.01))
+
+
+def test_expectation_gap_needs_its_factor() -> None:
+    """The best chooser of a query in {-1, 1} for one bit under pure privacy gains tanh(eps/2), a sixth or more."""
+    for eps in (0.05, 0.5):
+        keep = 1 / (1 + exp(-eps))  # the sample's own bit, or the other one
+        gap = keep - (1 - keep)  # h(S) is 1 or -1; h(P) = 0 for a fair bit
+        assert ac.expectation_gap(eps) / 6 < gap <= ac.expectation_gap(eps)
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
