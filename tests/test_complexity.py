@@ -40,26 +40,21 @@ def largest_potential(d: int, start: str) -> Fraction:
 
 @pytest.mark.parametrize("classes", [2, 3, 4, 5, 7])
 @pytest.mark.parametrize("start", ["uniform", "any"])
-@pytest.mark.parametrize("gain", ["exact", "weak"])
 @pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2", "degree-3", "smooth", "full-0.1"])
-def test_iterations_are_potential_times_width_over_gain_squared(
-    notion: str, gain: str, start: str, classes: int
-) -> None:
+def test_iterations_are_potential_times_width_over_gain_squared(notion: str, start: str, classes: int) -> None:
     d = 1 if classes == 2 else classes
     alpha = Fraction(1, 20)
     # beyond degree 2 on the simplex a witness shows half of the certified bracket
-    share = Fraction(1, 2) if gain == "weak" or (notion == "degree-3" and d > 1) else Fraction(1)
+    share = Fraction(1, 2) if notion == "degree-3" and d > 1 else Fraction(1)
     phi = largest_potential(d, start)
     expected = floor(phi * largest_width(d, notion == "multiaccuracy") / (share * alpha) ** 2)
-    assert cx.iterations(notion, 0.05, classes, start=start, gain=gain) == expected
-    one_label = floor(phi * largest_width(d, True) / ((Fraction(1, 2) if gain == "weak" else 1) * alpha) ** 2)
-    assert cx.iterations(notion, 0.05, classes, start=start, gain=gain, guarantee="basis") == one_label
-    assert cx.iterations(notion, 0.05, classes, start=start, gain=gain, constants="paper") == 8 * d * 400
+    assert cx.iterations(notion, 0.05, classes, start=start) == expected
+    assert cx.iterations(notion, 0.05, classes, start=start, constants="paper") == 8 * d * 400
 
 
 def test_binary_constants_of_the_specification() -> None:
     assert cx.iterations("degree-2", 0.01) == 2500  # 1 / (4 alpha^2)
-    assert cx.iterations("degree-2", 0.01, gain="weak") == 10_000  # 1 / alpha^2
+    assert cx.iterations("degree-2", 0.01, start="any") == 10_000  # 1 / alpha^2
     assert cx.basis_width(10) == pytest.approx(0.9)
 
 
@@ -147,25 +142,24 @@ def test_deviation_of_a_reused_sample(n: int, groups: int, weights: int, T: int,
 
 
 def test_rows_of_a_reused_sample() -> None:
-    n = cx.reuse_rows(0.1, 80, 100, 0.05)
+    n = cx.sample_size("multiaccuracy", 0.1, n_subpopulations=40, setting="reuse").rows  # 80 pairs, 100 updates
     assert sqrt(2 * (101 * log(80) + log(40)) / n) <= 0.05 < sqrt(2 * (101 * log(80) + log(40)) / (n - 1))
 
 
 def test_rows_of_the_mixture_are_the_fewest() -> None:
-    n = cx.online_rows(0.1, 80, 0.05)
+    n = cx.sample_size("multiaccuracy", 0.1, n_subpopulations=40, setting="online").rows
     first, last = (sqrt(2 * log(80) / rows) + sqrt(8 * log(1600) / rows) for rows in (n, n - 1))
     assert first <= 0.1 < last
 
 
 # ------------------------------------------------------------------------------------------------ sample sizes
 @pytest.mark.parametrize("classes", [2, 4])
-@pytest.mark.parametrize("start", ["uniform", "any"])
-def test_proved_sizes(start: str, classes: int) -> None:
-    options = {"n_subpopulations": 9, "n_classes": classes, "start": start, "beta": 0.1}
+def test_proved_sizes(classes: int) -> None:
+    options = {"n_subpopulations": 9, "n_classes": classes, "beta": 0.1}
     d = 1 if classes == 2 else classes
     t = 0.2 / d  # the tolerance of degree 2
     N = 2 * 9 * d * (d + 1)
-    T = ceil(float(4 * largest_potential(d, start) * largest_width(d, True)) / t**2 - 1e-9)
+    T = ceil(float(4 * largest_potential(d, "uniform") * largest_width(d, True)) / t**2 - 1e-9)
     expected = {
         "fresh": (T + 1) * ceil(32 / t**2 * log(2 * N * (T + 1) / 0.1)),
         "reuse": ceil(8 / t**2 * ((T + 1) * log(N) + log(20))),
@@ -177,8 +171,6 @@ def test_proved_sizes(start: str, classes: int) -> None:
         assert not size.is_order_only
         assert "proved" in str(size)
         assert size.reference.startswith("spec")
-    basis = cx.sample_size("degree-2", 0.2, setting="online", guarantee="basis", **options)
-    assert basis.rows == ceil((sqrt(2 * log(N)) + sqrt(8 * log(N / 0.1))) ** 2 / 0.04)
 
 
 def test_one_sample_costs_less_than_fresh_ones_and_one_pass_least() -> None:
@@ -194,8 +186,9 @@ def test_orders() -> None:
     K = 3.0
     kind = {"setting": "order", "vc": vc, "beta": b, "constant": K}
 
-    def rows(notion: str, n_classes: int, **more: str) -> float:
-        size = cx.sample_size(notion, a, n_classes=n_classes, **kind, **more)
+    def rows(notion: str, n_classes: int, is_paper: bool = False) -> float:
+        size = cx.Orders(a, 1, n_classes, vc, b, K, is_paper).of(lowcal.parse_notion(notion))
+        assert is_paper or size == cx.sample_size(notion, a, n_classes=n_classes, **kind)
         assert size.is_order_only
         assert "order only" in str(size)
         return float(size)
@@ -204,14 +197,11 @@ def test_orders() -> None:
         d = 1 if l == 2 else l
         for k in (1, 2, 3):
             bare = K * (vc + k * log(l / (a * b))) / a**4
-            assert rows(f"degree-{k + 1}", l, reading="paper") == pytest.approx(l * bare, abs=1)
+            assert rows(f"degree-{k + 1}", l, is_paper=True) == pytest.approx(l * bare, abs=1)
             assert rows(f"degree-{k + 1}", l) == pytest.approx(d**2 * bare, abs=1)
-            assert rows(f"degree-{k + 1}", l, guarantee="basis") == pytest.approx(bare, abs=1)
         accuracy = K * (vc + log(l * d / (a * b))) / a**4
         assert rows("multiaccuracy", l) == pytest.approx(accuracy, abs=1)
-        assert rows("multiaccuracy", l, reading="paper") == pytest.approx(l * accuracy, abs=1)
-    cells = K * (vc + log(2 * 10 / (a * b))) / a**4
-    assert rows("full-0.1", 2, guarantee="basis") == pytest.approx(cells, abs=1)
+        assert rows("multiaccuracy", l, is_paper=True) == pytest.approx(l * accuracy, abs=1)
     fine = a / 10
     assert rows("full-0.1", 2) == pytest.approx(K * (vc + log(20 / (fine * b))) / fine**4, rel=1e-9)
 
@@ -232,7 +222,7 @@ def test_smooth_orders() -> None:
     for l in (2, 3, 4):  # noqa: E741
         cells = (12 * l / a) ** (l - 1) * log(12 / a + 1)
         paper = l * (vc + log(l / (a * b)) + cells) / a**4
-        assert float(cx.Orders(a, 1, l, vc, b, reading="paper").smooth()) == pytest.approx(paper, rel=1e-9)
+        assert float(cx.Orders(a, 1, l, vc, b, is_paper=True).smooth()) == pytest.approx(paper, rel=1e-9)
         if l > 2:
             product_basis = l * (vc + log(l / (a * b)) + l * cells) / a**4
             assert float(cx.Orders(a, 1, l, vc, b).smooth()) == pytest.approx(product_basis, rel=1e-9)
@@ -243,7 +233,7 @@ def test_smooth_orders() -> None:
     # for a tiny alpha the dyadic basis wins: its price is a power of a logarithm
     tiny = cx.Orders(1e-12, 1, 2, vc, b).smooth()
     assert "a0" in tiny.formula
-    assert float(tiny) < float(cx.Orders(1e-12, 1, 2, vc, b, reading="paper").smooth())
+    assert float(tiny) < float(cx.Orders(1e-12, 1, 2, vc, b, is_paper=True).smooth())
 
 
 def test_private_order() -> None:
@@ -279,9 +269,7 @@ def test_comparison_is_a_table() -> None:
         (lambda: cx.iterations("degree-2", True), "alpha"),
         (lambda: cx.iterations("degree-2", 0.1, 1), "n_classes must be a whole number of at least 2"),
         (lambda: cx.iterations("degree-2", 0.1, start="anny"), "Did you mean 'any'"),
-        (lambda: cx.iterations("degree-2", 0.1, gain="strong"), "Unknown gain 'strong'; valid: exact, weak"),
-        (lambda: cx.iterations("degree-2", 0.1, constants="own"), "constants"),
-        (lambda: cx.iterations("degree-2", 0.1, guarantee="all"), "guarantee"),
+        (lambda: cx.iterations("degree-2", 0.1, constants="own"), "Unknown constants 'own'; valid: sharp, paper"),
         (lambda: cx.iterations("degre-2", 0.1), "Unknown notion"),
         (lambda: cx.sample_size("degree-2", 0.1), "Give vc"),
         (lambda: cx.sample_size("degree-2", 0.1, vc=10, setting="reuse"), "needs n_subpopulations"),
@@ -292,7 +280,6 @@ def test_comparison_is_a_table() -> None:
         (lambda: cx.sample_size("degree-2", 0.1, n_subpopulations=2, beta=1), "beta"),
         (lambda: cx.sample_size("degree-2", 0.1, n_subpopulations=2, setting="freesh"), "Did you mean 'fresh'"),
         (lambda: cx.sample_size("degree-2", 0.1, vc=3, setting="order", constant=0), "constant"),
-        (lambda: cx.sample_size("degree-2", 0.1, vc=3, setting="order", reading="mine"), "reading"),
         (lambda: cx.compare(0.1), "Give vc"),
         (lambda: cx.compare(0.1, vc=3, degree=1), "degree must be a whole number of at least 2"),
         (lambda: cx.reuse_deviation(0, 2, 1), "n_rows"),
@@ -338,20 +325,20 @@ def test_an_audit_of_a_perfect_model_mostly_certifies_alpha_with_the_planned_row
     assert satisfied[n] >= 13 > 8 >= satisfied[n // 2]
 
 
-@pytest.mark.parametrize(("groups", "share", "n_classes"), [(1, 1.0, 2), (500, 0.3, 2), (20, 1.0, 4)])
-def test_rows_of_an_audit_are_the_first_with_which_its_limits_suffice(groups, share, n_classes):
-    alpha, beta, rate, power = 0.02, 0.1, 0.2, 0.9
-    kind = {"n_classes": n_classes, "beta": beta, "rate": rate, "share": share, "power": power}
+@pytest.mark.parametrize(("groups", "n_classes"), [(1, 2), (500, 2), (20, 4)])
+def test_rows_of_an_audit_are_the_first_with_which_its_limits_suffice(groups, n_classes):
+    alpha, beta, rate = 0.02, 0.1, 0.2
+    kind = {"n_classes": n_classes, "beta": beta, "rate": rate}
     d = 1 if n_classes == 2 else n_classes
     constraints, target = groups * d * (d + 1), alpha / d
-    lucky = NormalDist().inv_cdf(0.95)
+    lucky = NormalDist().inv_cdf(0.9)
 
     def normal(n):
-        se = np.sqrt(share * rate * (1 - rate) / n)
+        se = np.sqrt(rate * (1 - rate) / n)
         return se * (NormalDist().inv_cdf(1 - beta / (2 * constraints)) + lucky)
 
     def finite(n):
-        se = np.sqrt(share * rate * (1 - rate) / n)
+        se = np.sqrt(rate * (1 - rate) / n)
         return float(bernstein(np.array([se]), n, 1.0, constraints, beta / 2)[0]) + lucky * se
 
     n = cx.audit_rows("degree-2", alpha, groups, **kind)
@@ -366,8 +353,6 @@ def test_rows_of_an_audit_are_the_first_with_which_its_limits_suffice(groups, sh
         ({"notion": "smooth"}, "known for multiaccuracy and degree-k, but smooth"),
         ({"alpha": 0}, "alpha must be"),
         ({"rate": 1}, "rate must be"),
-        ({"share": 1.5}, "share must be"),
-        ({"power": 0}, "power must be"),
         ({"method": "bootstrp"}, "Unknown method 'bootstrp'"),
         ({"n_subpopulations": 0}, "n_subpopulations must be"),
     ],

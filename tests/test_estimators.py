@@ -17,7 +17,7 @@ from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
-from sklearn.metrics import brier_score_loss, log_loss
+from sklearn.metrics import brier_score_loss, get_scorer, log_loss
 from sklearn.model_selection import GridSearchCV, ShuffleSplit, cross_val_predict
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
@@ -962,7 +962,7 @@ def test_the_estimator_requests_weights_for_itself(routing):
     X, y, w = weighted_rows()
     base = Watched().set_fit_request(sample_weight=True)
     options = {"param_grid": {"alpha": [0.05]}, "cv": 2}
-    options["scoring"] = lowcal.metrics.scorer("degree-2").set_score_request(sample_weight=False)
+    options["scoring"] = get_scorer("neg_brier_score").set_score_request(sample_weight=False)
     for model in (Classifier(base), CalibratedClassifierCV(base)):
         mapping = get_routing_for_object(model).consumes("fit", ["sample_weight"])
         assert mapping == {"sample_weight"}

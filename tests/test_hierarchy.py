@@ -16,10 +16,7 @@ from lowcal import Full, InvalidInput, LowDegree, Multiaccuracy, Smooth
 from lowcal.hierarchy import (
     basis_to_class,
     basis_to_smooth,
-    best_width,
     binary_to_simplex,
-    dyadic_for,
-    dyadic_to_smooth,
     explain,
     implied_alpha,
     lipschitz_robustness,
@@ -29,7 +26,7 @@ from lowcal.hierarchy import (
 )
 
 NOTIONS = ["multiaccuracy", "degree-1", "degree-2", "degree-3", "degree-6", "smooth", "full-0.1", "full-0.5"]
-CONSTANTS = ["paper", "sharp", "best"]
+CONSTANTS = ["sharp", "best"]
 
 
 # -------------------------------------------------------------------------------------------------------- the formulas
@@ -38,7 +35,6 @@ def test_smooth_to_degree(k: int) -> None:
     a = Fraction(1, 128)
     want = f"degree-{k}"
     assert Fraction(implied_alpha("smooth", want, float(a))) == max(1, k - 1) * a
-    assert Fraction(implied_alpha("smooth", want, float(a), constants="paper")) == max(1, k - 1) * a
     assert Fraction(implied_alpha("smooth", want, float(a), 5)) == max(Fraction(1), Fraction(k - 1, 2)) * a
     best = max(Fraction(1), Fraction(3 * (k - 1), 8))
     assert Fraction(implied_alpha("smooth", want, float(a), 5, constants="best")) == best * a
@@ -50,16 +46,10 @@ def test_full_to_everything_binary(k: int) -> None:
     for width, cells in ((Fraction(1, 4), 4), (Fraction(3, 8), 3), (Fraction(1), 1)):
         have = Full(float(width))
         assert Fraction(implied_alpha(have, "smooth", float(b))) == cells * b + width / 2
-        assert Fraction(implied_alpha(have, "smooth", float(b), constants="paper")) == cells * b + width
         assert Fraction(implied_alpha(have, LowDegree(k), float(b))) == cells * b + (k - 1) * width / 2
         assert Fraction(implied_alpha(have, "multiaccuracy", float(b))) == cells * b
-        assert Fraction(implied_alpha(have, "smooth", float(b), cells=2)) == 2 * b + width / 2
         assert Fraction(implied_alpha(have, "smooth", float(b), per_cell=False)) == b + width / 2
         assert Fraction(implied_alpha(have, LowDegree(k), float(b), per_cell=False)) == b + (k - 1) * width / 2
-        if cells > 1:
-            through = max(1, k - 1) * (cells * b + width)
-            printed = implied_alpha(have, LowDegree(k), float(b), constants="paper")
-            assert Fraction(printed) == (through if k > 1 else cells * b)
 
 
 def test_coarser_grids() -> None:
@@ -67,7 +57,6 @@ def test_coarser_grids() -> None:
     assert implied_alpha("full-0.1", "full-0.3", 0.01) == pytest.approx(0.03)
     assert implied_alpha("full-0.1", "full-0.3", 0.01, per_cell=False) == 0.01
     assert implied_alpha("full-0.1", "full-0.5", 0.01, 3) == pytest.approx(1.25)
-    assert implied_alpha("full-0.1", "full-0.5", 0.01, 3, cells=7) == pytest.approx(0.07)
     assert implied_alpha("full-0.1", "full-0.25", 0.01) == inf
     assert implied_alpha("full-0.5", "full-0.1", 0.01) == inf
     assert implied_alpha("full-0.3", "full-1", 0.01) == pytest.approx(0.04)
@@ -84,7 +73,7 @@ def test_nothing_implies_full_or_a_higher_degree(classes: int, constants: str) -
         assert implied_alpha(have, "full-0.1", 0.0, classes, constants=constants) == inf
     for have, want in (("multiaccuracy", "degree-2"), ("degree-2", "degree-3"), ("degree-1", "degree-9")):
         assert implied_alpha(have, want, 0.0, classes, constants=constants) == inf
-    for have in ("multiaccuracy", "degree-1", *(["degree-9"] if classes > 2 or constants == "paper" else [])):
+    for have in ("multiaccuracy", "degree-1", *(["degree-9"] if classes > 2 else [])):
         assert implied_alpha(have, "smooth", 0.0, classes, constants=constants) == inf
 
 
@@ -148,8 +137,6 @@ def test_monotone_and_ordered(have: str, want: str, alpha: float, more: float, c
     assert implied_alpha(have, want, alpha, classes, constants="best") <= sharp * (1 + 1e-12)
     assert alpha <= sharp or want == "multiaccuracy"
     assert implied_alpha(have, have, alpha, classes) == alpha
-    if classes == 2 and have.startswith(("smooth", "full")):
-        assert sharp <= implied_alpha(have, want, alpha, classes, constants="paper") * (1 + 1e-12)
 
 
 def test_explain_names_every_step() -> None:
@@ -158,11 +145,11 @@ def test_explain_names_every_step() -> None:
     assert str(found) == (
         "multiaccuracy at 0.01 implies degree-1 at 0.03\n  -> degree-1 at 0.03: 3 labels may err at once (spec 3.1)"
     )
-    chain = explain("full-0.1", "degree-3", 0.001, 3, constants="paper")
-    assert [str(step.want) for step in chain.steps] == ["smooth", "degree-3"]
-    assert "Theorem 3.9" in str(chain)
-    assert "Theorem 3.7" in str(chain)
-    assert chain.steps[-1].alpha == chain.alpha
+    chain = explain("degree-9", "multiaccuracy", 0.001, 6)
+    assert [str(step.want) for step in chain.steps] == ["multiaccuracy"]
+    assert chain.steps[-1].alpha == chain.alpha == 0.001
+    assert "Theorem 3.9" in str(explain("full-0.1", "smooth", 0.001, 3))
+    assert "Theorem 3.7" in str(explain("smooth", "degree-3", 0.001, 3))
     assert str(explain("smooth", "full-0.1", 0.01)) == "smooth implies no bound on full-0.1 (spec 3.11)"
     assert explain("smooth", "smooth", 0.01).steps == ()
     assert "Bernstein polynomials of degree 2" in str(explain("degree-3", "smooth", 0.001))
@@ -222,9 +209,10 @@ def test_basis_and_tolerance_are_inverse() -> None:
     many = np.zeros((2000, 3))
     assert basis_to_class("full-0.1", Full(0.1).tolerance(many, 0.25), 3) == pytest.approx(0.25, rel=1e-12)
     assert basis_to_class("full-0.1", 0.01) == pytest.approx(0.1)
-    scale, beta = dyadic_for(0.01)
-    assert beta == Smooth().tolerance(np.zeros((1, 1)), 0.01)
-    assert (scale, basis_to_smooth(beta, 2.0**-8, 1 + scale / 2)) == (7, dyadic_to_smooth(beta, 7))
+    # smooth: the dyadic basis of the scale S = ceil(log2(1 / alpha)) (spec 1.3, B4)
+    beta = Smooth().tolerance(np.zeros((1, 1)), 0.01)
+    assert beta == 0.01 / (2 + 7)
+    assert basis_to_smooth(beta, 2.0**-8, 1 + 7 / 2) <= 0.01
 
 
 # ---------------------------------------------------------------------------------------------------------- the border
@@ -247,10 +235,8 @@ def test_wrong_arguments_say_what_is_wrong() -> None:
             binary_to_simplex("smooth", alpha)
     with pytest.raises(InvalidInput, match="n_classes must be a whole number of at least 2"):
         implied_alpha("smooth", "degree-2", 0.1, 1)
-    with pytest.raises(InvalidInput, match=r"constants must be one of .* 'papr'.* Did you mean 'paper'"):
-        implied_alpha("smooth", "degree-2", 0.1, constants="papr")
-    with pytest.raises(InvalidInput, match="cells must be a whole number of at least 1"):
-        implied_alpha("full-0.1", "smooth", 0.1, cells=0)
+    with pytest.raises(InvalidInput, match=r"Unknown constants 'bets'; valid: sharp, best. Did you mean 'best'"):
+        implied_alpha("smooth", "degree-2", 0.1, constants="bets")
     with pytest.raises(InvalidInput, match="distance must be"):
         robustness("smooth", 0.1, -1.0)
     with pytest.raises(InvalidInput, match="distance must be"):
@@ -261,13 +247,5 @@ def test_wrong_arguments_say_what_is_wrong() -> None:
         smooth_to_lipschitz(0.1, -1.0)
     with pytest.raises(InvalidInput, match="eta must be"):
         basis_to_smooth(0.1, -1.0, 1.0)
-    with pytest.raises(InvalidInput, match="scale must be"):
-        dyadic_to_smooth(0.1, -1)
-    with pytest.raises(InvalidInput, match="alpha must be above 0"):
-        dyadic_for(0.0)
-    with pytest.raises(InvalidInput, match="alpha must be above 0"):
-        best_width("smooth", 0)
-    with pytest.raises(InvalidInput, match="must not be a full notion"):
-        best_width("full-0.1", 0.1)
     with pytest.raises(InvalidInput, match="basis_to_smooth"):
         basis_to_class("smooth", 0.1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, log, sqrt
 
@@ -12,7 +11,7 @@ import pytest
 import definition
 import lowcal
 from lowcal import Groups, InvalidInput, Linear, Memberships, Trees
-from lowcal.sampling import Private, certify_reuse, fresh, fresh_stream, reuse_deviation
+from lowcal.sampling import Private, certify_reuse, fresh, reuse_deviation
 from study import multicalibrate
 
 
@@ -65,7 +64,7 @@ def test_every_update_gains_and_the_end_is_calibrated(notion: str, seed: int) ->
     world = population(seed)
     rng = np.random.default_rng(seed)
     alpha = 0.12
-    fit = fresh_stream(lambda k: world.draw(45_000, rng), notion=notion, alpha=alpha)
+    fit = fresh(*world.draw(800_000, rng), notion=notion, alpha=alpha, random_state=seed)
     assert fit.statement.holds
     assert fit.status == "reached"
     assert fit.statement.deviation <= alpha / 4
@@ -85,38 +84,13 @@ def test_every_update_gains_and_the_end_is_calibrated(notion: str, seed: int) ->
     assert fit.n_updates <= fit.bound == ceil(4 / alpha**2)
 
 
-def test_batches_of_the_size_that_is_asked_for_are_enough() -> None:
-    world, alpha, beta = population(0), 0.2, 0.1
-    rng = np.random.default_rng(0)
-    N, rounds = 2 * 5 * 2, ceil(4 / alpha**2 - 1e-9) + 1
-    m0 = ceil(32 / alpha**2 * log(2 * N * rounds / beta))
-    small = fresh_stream(lambda k: world.draw(m0 - 1, rng), alpha=alpha, beta=beta)
-    assert small.statement.deviation > alpha / 4
-    exact = fresh_stream(lambda k: world.draw(m0, rng), alpha=alpha, beta=beta)
-    assert exact.statement.deviation <= alpha / 4
-    assert exact.statement.rows_needed == (rounds + 1) * m0
-    assert exact.statement.deviation == pytest.approx(sqrt(2 * log(2 * N * rounds / beta) / m0))
-
-
 def test_no_more_batches_are_taken_than_needed() -> None:
     world = population(9)
-    rng = np.random.default_rng(0)
-    taken: list[int] = []
-
-    def draw(number: int) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        taken.append(number)
-        return world.draw(20_000, rng)
-
-    fit = fresh_stream(draw, alpha=0.15)
-    assert fit.n_updates >= 1
-    assert taken == list(range(fit.n_updates + 2))  # one for the groups, one for each update, one that finds nothing
-    assert fit.statement.rows_used == 20_000 * len(taken)
-
-    def endless() -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
-        while True:
-            yield world.draw(20_000, rng)
-
-    assert fresh_stream(endless(), alpha=0.15).status == "reached"
+    fit = fresh(*world.draw(210_000, np.random.default_rng(0)), alpha=0.15, n_rounds=10, random_state=0)
+    assert fit.status == "reached"
+    assert 1 <= fit.n_updates < 9
+    # 10,000 rows for the groups, a batch for each update, and one in which nothing is found
+    assert fit.statement.rows_used == 10_000 + 20_000 * (fit.n_updates + 1)
 
 
 def test_a_split_sample_gives_the_statement() -> None:
@@ -162,15 +136,14 @@ def test_too_few_rows_are_said_to_be_too_few() -> None:
     m0 = ceil(32 / 0.05**2 * log(2 * N * rounds / 0.05))
     assert f"it takes {m0:,} rows a batch" in text
     assert f"{(rounds + 1) * m0:,} in all" in text
+    assert fit.statement.rows_needed == (rounds + 1) * m0
     # what is said instead is true
     assert world.supremum(fit.predictor(world.start, world.X), "degree-2") <= fit.statement.bound
 
 
 def test_batches_that_run_out() -> None:
     world = population(11)
-    rng = np.random.default_rng(0)
-    batches = [world.draw(45_000, rng) for _ in range(3)]
-    fit = fresh_stream(batches, alpha=0.1)
+    fit = fresh(*world.draw(100_000, np.random.default_rng(0)), alpha=0.1, n_rounds=2, random_state=0)
     assert fit.n_updates == 1  # the groups, one update, one measurement
     assert fit.status == "limit"
     assert not fit.statement.holds
@@ -179,12 +152,12 @@ def test_batches_that_run_out() -> None:
 
 
 def test_violations_of_up_to_three_quarters_of_alpha_are_left() -> None:
-    """Shares of labels that are exact in every batch: a violation of 0.65 alpha stops the run, one of 0.85 does not."""
-    n, alpha = 20_000, 0.2
+    """Batches in which shares vary by at most 0.01: a violation of 0.65 alpha stops the run, one of 0.85 does not."""
+    n, alpha = 200_000, 0.2
     for excess, updates in ((0.65, 0), (0.85, 1)):
         y = (np.arange(n) < round(n * (0.4 + excess * alpha))).astype(int)
-        batch = (y, np.full(n, 0.4), {"a": np.zeros(n, dtype=int)})
-        fit = fresh_stream(lambda k, batch=batch: batch, notion="multiaccuracy", alpha=alpha)
+        X = {"a": np.zeros(n, dtype=int)}
+        fit = fresh(y, np.full(n, 0.4), X, notion="multiaccuracy", alpha=alpha, n_rounds=5, random_state=0)
         assert fit.n_updates == updates
         assert fit.statement.holds
 
@@ -193,7 +166,7 @@ def test_violations_of_up_to_three_quarters_of_alpha_are_left() -> None:
 def test_three_classes(notion: str) -> None:
     world = population(6, 3)
     rng = np.random.default_rng(1)
-    fit = fresh_stream(lambda k: world.draw(8_000, rng), notion=notion, alpha=0.6)
+    fit = fresh(*world.draw(50_000, rng), notion=notion, alpha=0.6, random_state=0)
     true = world.supremum(fit.predictor(world.start, world.X), notion)
     assert true <= fit.upper
     cells = 7  # of width 1/2 that meet the triangle, corners included
@@ -206,10 +179,9 @@ def test_three_classes(notion: str) -> None:
 def test_the_full_notion_counts_cells_that_no_row_fills() -> None:
     world = population(4)
     rng = np.random.default_rng(1)
-    fit = fresh_stream(lambda k: world.draw(5_000, rng), notion="full-0.25", alpha=0.9)
+    fit = fresh(*world.draw(50_000, rng), notion="full-0.25", alpha=0.9, n_rounds=9, random_state=0)
     N = 2 * 5 * 4
-    rounds = ceil(4 / (0.9 / 4) ** 2) + 1
-    assert fit.statement.deviation == pytest.approx(sqrt(2 * log(2 * N * rounds / 0.05) / 5_000))
+    assert fit.statement.deviation == pytest.approx(sqrt(2 * log(2 * N * 9 / 0.05) / 5_000))
 
 
 def test_statement_fails_no_more_often_than_beta() -> None:
@@ -329,26 +301,12 @@ def test_nothing_was_done_and_nothing_is_paid_but_the_pairs() -> None:
         (lambda d: fresh(*d, subpopulations=Linear()), "no finite list"),
         (lambda d: fresh(*d, subpopulations=Private(Groups(), 1.0)), "is for multicalibrate alone"),
         (lambda d: fresh(*d, subpopulations="sex"), "subpopulations must be a class"),
-        (lambda d: fresh_stream([]), "There is no batch"),
-        (lambda d: fresh_stream([d]), "There is only one batch"),
-        (lambda d: fresh_stream([d, d[:2]]), "A batch is a tuple"),
-        (lambda d: fresh_stream(lambda k: None), "There is no batch"),
-        (lambda d: fresh_stream([d, (d[0], np.full((2000, 3), 1 / 3), d[2])]), "columns for 3"),
     ],
 )
 def test_bad_input(call: object, words: str) -> None:
     data = population(0).draw(2_000, np.random.default_rng(0))
     with pytest.raises(InvalidInput, match=words):
         call(data)  # type: ignore[operator]
-
-
-def test_classes_of_a_batch_must_be_those_of_the_first() -> None:
-    world = population(0)
-    y, p, X = world.draw(2_000, np.random.default_rng(0))
-    soft = np.clip(0.5 * y + 0.1, 0, 1)
-    three = np.full((2_000, 3), 1 / 3)
-    with pytest.raises(InvalidInput, match="A batch has 3 classes, but the first has 2"):
-        fresh_stream([(soft, p, X), (np.arange(2_000) % 3, three, X)])
 
 
 def test_memberships_and_bounded_outcomes() -> None:

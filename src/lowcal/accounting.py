@@ -71,24 +71,13 @@ def release_error(n_rows: int, eps0: float, beta: float) -> float:
     return laplace_scale(n_rows, eps0) * log(1 / beta)
 
 
-def basic(eps0: float, rounds: int) -> Cost:
-    """Return the cost of T rounds by basic composition: epsilon = 2 T eps0, delta = 0."""
-    return Cost(2 * rounds * eps0, 0.0, "basic composition")
-
-
-def zcdp(eps0: float, rounds: int, delta: float) -> Cost:
-    """Return the cost by concentrated privacy (zCDP): epsilon = rho + 2 sqrt(rho ln(1/delta)), rho = 5/8 T eps0^2.
-
-    Release: an eps0-private mechanism is eps0^2/2-zCDP (Bun and Steinke, Proposition 1.4). Selection: its log ratio
-    lies in an interval of length eps0; with K(t) = ln E' e^(t ratio), K(0) = K(1) = 0 and K'' <= eps0^2/4, so K(t) <=
-    t (t-1) eps0^2/8, which is eps0^2/8-zCDP (Cesar and Rogers). Conversion: Bun and Steinke, Proposition 1.3.
-    """
-    rho = rounds * (SELECTION_ZCDP + RELEASE_ZCDP) * eps0**2
-    return Cost(rho + 2 * sqrt(rho * log(1 / delta)), delta, "zero-concentrated composition")
-
-
 def total_cost(eps0: float, rounds: int, delta: float = 0.0) -> Cost:
-    """Return the least epsilon that the two theorems give for these rounds; with delta = 0 only the basic one.
+    """Return the least epsilon that two theorems give for T rounds; with delta = 0 only the first applies.
+
+    Basic composition: epsilon = 2 T eps0. Concentrated privacy (zCDP): epsilon = rho + 2 sqrt(rho ln(1/delta)), rho =
+    5/8 T eps0^2. Release: an eps0-private mechanism is eps0^2/2-zCDP (Bun and Steinke, Proposition 1.4). Selection: its
+    log ratio lies in an interval of length eps0; with K(t) = ln E' e^(t ratio), K(0) = K(1) = 0 and K'' <= eps0^2/4, so
+    K(t) <= t (t-1) eps0^2/8, which is eps0^2/8-zCDP (Cesar and Rogers). Conversion: Bun and Steinke, Proposition 1.3.
 
     >>> total_cost(0.01, 1000).epsilon, round(total_cost(0.01, 1000, 1e-6).epsilon, 3)
     (20.0, 1.921)
@@ -96,7 +85,10 @@ def total_cost(eps0: float, rounds: int, delta: float = 0.0) -> Cost:
     check_positive("eps0", eps0)
     check_whole("rounds", rounds, 1)
     check_share("delta", delta)
-    costs = [basic(eps0, rounds), *([zcdp(eps0, rounds, delta)] if delta > 0 else [])]
+    costs = [Cost(2 * rounds * eps0, 0.0, "basic composition")]
+    if delta > 0:
+        rho = rounds * (SELECTION_ZCDP + RELEASE_ZCDP) * eps0**2
+        costs.append(Cost(rho + 2 * sqrt(rho * log(1 / delta)), delta, "zero-concentrated composition"))
     return min(costs, key=lambda cost: cost.epsilon)
 
 

@@ -1,9 +1,8 @@
 """How many rounds and how many rows a notion takes: the bounds of Lemma 5.3 and of the paper's sample complexities.
 
-Two kinds of numbers are kept apart. A *proved* number carries its constants: that many rows are enough, with
-probability 1 - beta. An *order* (the paper's O(...)) has a constant that nobody knows; it compares notions, nothing
-else. Every result says which it is. `constants="paper"` and `reading="paper"` give what the paper prints; the defaults
-are sharper or corrected (spec 4.3, 4.6, 4.7, 4.9, 6, 9).
+There are two kinds of numbers. A *proved* number has known constants: that many rows are enough, with probability
+1 - beta. An *order* (the paper's O(...)) has an unknown constant, so it can only compare notions. Every result is
+marked as one of the two. The constants are sharper than the paper's, or corrected (spec 4.3, 4.6, 4.7, 4.9, 6, 9).
 
 N is always the number of signed pairs, 2 |C| |W|, with |W| weights u e_a in the basis of the notion.
 """
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, comb, exp, inf, isinf, log, log2, sqrt
 from numbers import Real
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.special import ndtri
@@ -28,14 +27,9 @@ from lowcal.notions.smooth import finest_scale
 from lowcal.notions.weights import n_cells, n_intervals
 
 Start = Literal["uniform", "any"]
-Gain = Literal["exact", "weak"]
 Constants = Literal["sharp", "paper"]
-Reading = Literal["corrected", "paper"]
-Scope = Literal["class", "basis"]
 Setting = Literal["fresh", "reuse", "online", "private", "order"]
 Method = Literal["normal", "bernstein"]
-_WORDS = {"start": Start, "gain": Gain, "constants": Constants, "reading": Reading, "guarantee": Scope}
-_WORDS |= {"setting": Setting, "method": Method}
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,7 @@ def coordinates(n_classes: int) -> int:
 
 def start_potential(d: int, start: Start = "any") -> float:
     """Return the largest phi(f_0) = E||f* - f_0||^2: 1/4 or 1 - 1/d from a uniform start, else 1 or 2 (spec 4.3)."""
-    _check_words(start=start)
+    check_word("start", start, Start)
     if start == "uniform":
         return 0.25 if d == 1 else 1.0 - 1.0 / d
     return 1.0 if d == 1 else 2.0
@@ -88,9 +82,7 @@ def iterations(
     n_classes: int = 2,
     *,
     start: Start = "uniform",
-    gain: Gain = "exact",
     constants: Constants = "sharp",
-    guarantee: Scope = "class",
 ) -> int:
     """Return the largest number of updates that Algorithm 1 can make: T <= phi(f_0) B / g^2 (Lemma 5.3, spec 4.3).
 
@@ -101,24 +93,21 @@ def iterations(
     ----------
     notion, alpha, n_classes : what is to be reached; two classes are the scalar convention, d = 1.
     start : "uniform" (Algorithm 1 as printed) or "any" (a given predictor).
-    gain : "exact" (the search finds a violation above alpha) or "weak" (the weak learner promises alpha / 2).
-    constants : "sharp", or "paper" for 8 d / alpha^2 whatever the start and the gain.
-    guarantee : "class" counts steps along any weight of the class; "basis" steps along weights of one label.
+    constants : "sharp", or "paper" for 8 d / alpha^2 whatever the start.
 
-    >>> iterations("degree-2", 0.1), iterations("degree-2", 0.1, gain="weak"), iterations("degree-2", 0.1, start="any")
-    (25, 100, 100)
+    >>> iterations("degree-2", 0.1), iterations("degree-2", 0.1, start="any")
+    (25, 100)
     >>> iterations("degree-2", 0.1, constants="paper"), iterations("degree-2", 0.1, 10, constants="paper")
     (800, 8000)
     """
     check_level("alpha", alpha)
-    _check_words(gain=gain, constants=constants, guarantee=guarantee)
+    check_word("constants", constants, Constants)
     d, chosen = coordinates(n_classes), parse_notion(notion)
     phi = start_potential(d, start)
     if constants == "paper":
         return _whole(8 * d / alpha**2)
-    is_sparse = guarantee == "basis" or isinstance(chosen, Multiaccuracy)
-    share = 0.5 if gain == "weak" else 1.0 if is_sparse else chosen.gain(d)
-    return _whole(phi * (basis_width(d) if is_sparse else width(d)) / (share * alpha) ** 2)
+    B = basis_width(d) if isinstance(chosen, Multiaccuracy) else width(d)
+    return _whole(phi * B / (chosen.gain(d) * alpha) ** 2)
 
 
 def n_weights(notion: str | Notion, n_classes: int = 2, alpha: float = 0.05) -> int:
@@ -211,24 +200,6 @@ def reuse_deviation(n_rows: int, n_pairs: int, n_updates: int, beta: float = 0.0
     return sqrt(2 * ((T + 1) * log(n_pairs * n_steps) + log(2 / beta) + log(T * (T + 1))) / n_rows)
 
 
-def reuse_rows(alpha: float, pairs: int, n_updates: int, beta: float) -> int:
-    """Return ceil(8 ((T+1) ln N + ln(2/beta)) / alpha^2): rows of one sample for a deviation of alpha / 2 (4.7).
-
-    Here T is fixed beforehand. Run Algorithm 1 at the tolerance alpha / 2 with the step alpha / (2B): it makes at most
-    T = 4 phi B / alpha^2 updates, and what is left in the population is at most alpha.
-    """
-    return ceil(8 * ((n_updates + 1) * log(pairs) + log(2 / beta)) / alpha**2)
-
-
-def online_rows(alpha: float, pairs: int, beta: float) -> int:
-    """Return ceil((sqrt(2 ln N) + sqrt(8 ln(N/beta)))^2 / alpha^2): rows for a mixture of forecasts (spec 4.9, 6.9).
-
-    A forecaster that runs once over n independent rows leaves a violation of sqrt(2 ln N / n); Azuma's inequality for n
-    differences of at most 2 adds sqrt(8 ln(N/beta) / n) for the uniform mixture of its rules in the population.
-    """
-    return ceil((sqrt(2 * log(pairs)) + sqrt(8 * log(pairs / beta))) ** 2 / alpha**2)
-
-
 def audit_rows(
     notion: str | Notion,
     alpha: float,
@@ -237,17 +208,15 @@ def audit_rows(
     n_classes: int = 2,
     beta: float = 0.05,
     rate: float = 0.5,
-    share: float = 1.0,
-    power: float = 0.8,
     method: Method = "normal",
 ) -> int:
-    """Return the held-out rows with which an audit of a perfect model certifies alpha, with probability `power`.
+    """Return the held-out rows with which an audit of a perfect model certifies alpha, with probability 80%.
 
     The upper limit of the widest constraint, |v_n| + half, must be at most a, the alpha of a single constraint
-    (`basis_tolerance`). Its terms have the variance share * rate * (1 - rate), so with N = |C| |W| constraints
+    (`basis_tolerance`). Its terms have at most the variance rate * (1 - rate), so with N = |C| |W| constraints
 
-    * "normal": (z_{1 - beta/(2N)} + z_{(1 + power)/2}) sqrt(share rate (1 - rate) / n) <= a, as the bootstrap's band is
-      at most in large samples;
+    * "normal": (z_{1 - beta/(2N)} + z_{0.9}) sqrt(rate (1 - rate) / n) <= a, an upper bound on the bootstrap's band in
+      large samples;
     * "bernstein": the same with sqrt(2 L) in place of the first quantile, plus 14 L / (3 (n - 1)) for L = ln(8N/beta):
       the limits that hold for any number of rows (spec 10.i.b).
 
@@ -256,7 +225,7 @@ def audit_rows(
     Parameters
     ----------
     notion : multiaccuracy or degree-k; the bands of other notions are not a union over few constraints.
-    rate : the base rate of the label; 1/2 is the worst case. share : of the largest group; everyone is 1.
+    rate : the base rate of the label; 1/2 is the worst case.
 
     >>> audit_rows("degree-2", 0.01, 20), audit_rows("degree-2", 0.01, 20, rate=0.1)
     (50823, 18297)
@@ -266,14 +235,12 @@ def audit_rows(
     parsed = parse_notion(notion)
     if not isinstance(parsed, LowDegree | Multiaccuracy):
         raise InvalidInput(f"The rows of an audit are known for multiaccuracy and degree-k, but {parsed} was given.")
-    for name, value in (("alpha", alpha), ("beta", beta), ("rate", rate), ("power", power)):
+    for name, value in (("alpha", alpha), ("beta", beta), ("rate", rate)):
         check_level(name, value)
-    if share != 1:
-        check_level("share", share)
-    _check_words(method=method)
+    check_word("method", method, Method)
     constraints = n_pairs(parsed, n_subpopulations, n_classes, alpha) / 2
-    target, deviation = basis_tolerance(parsed, alpha, n_classes), sqrt(share * rate * (1 - rate))
-    lucky = float(ndtri((1 + power) / 2))
+    target, deviation = basis_tolerance(parsed, alpha, n_classes), sqrt(rate * (1 - rate))
+    lucky = float(ndtri(0.9))  # |v_n| is smaller with probability 80%
     if method == "normal":
         return ceil((deviation * (lucky - float(ndtri(beta / (2 * constraints)))) / target) ** 2)
     level = log(8 * constraints / beta)
@@ -291,10 +258,7 @@ def sample_size(
     n_subpopulations: int | None = None,
     beta: float = 0.05,
     setting: Setting | None = None,
-    start: Start = "uniform",
     constant: float = 1.0,
-    reading: Reading = "corrected",
-    guarantee: Scope = "class",
 ) -> SampleSize:
     """Return the rows that are enough to reach a notion at alpha in the POPULATION, with probability 1 - beta.
 
@@ -302,14 +266,13 @@ def sample_size(
     ----------
     notion, alpha, n_classes : what is to hold.
     vc, n_subpopulations : the size of C; the proved settings need the number, an order takes either.
-    setting : "fresh": a new batch for every round (4.6). "reuse": one sample and Algorithm 1 with a fixed step (4.7).
-        "online": one pass and a mixture of forecasts (6.9). These three are proved. "order": the paper's theorem
-        (6.2 to 6.5). "private": the paper's order for selection under differential privacy (4.8). None: "fresh" if
-        the number of subpopulations is known, otherwise "order".
-    start : the start of the run, "uniform" or "any".
+    setting : "fresh": a new batch for every round (4.6). "reuse": one sample and Algorithm 1 at the tolerance alpha / 2
+        with the step alpha / (2B), which makes at most T = 4 phi B / alpha^2 updates, each pair deviating by at most
+        alpha / 2 (4.7). "online": one pass and a mixture of forecasts, whose violation is sqrt(2 ln N / n) and whose
+        deviation is sqrt(8 ln(N/beta) / n) by Azuma's inequality (4.9, 6.9). These three are proved. "order": the
+        paper's theorem (6.2 to 6.5). "private": the paper's order for selection under differential privacy (4.8).
+        None: "fresh" if the number of subpopulations is known, otherwise "order".
     constant : the unknown constant of an order.
-    reading : of an order: "corrected" or as in the "paper".
-    guarantee : "class" (the definition) or "basis" (single weights u e_a, what the paper's algorithm controls).
 
     >>> for setting in ("fresh", "reuse", "online"):
     ...     print(setting, show_rows(sample_size("degree-2", 0.1, n_subpopulations=20, setting=setting).rows))
@@ -323,28 +286,29 @@ def sample_size(
     check_level("beta", beta)
     check_positive("constant", constant)
     setting = setting or ("order" if n_subpopulations is None else "fresh")
-    _check_words(setting=setting, reading=reading, guarantee=guarantee)
+    check_word("setting", setting, Setting)
     chosen = parse_notion(notion)
     if setting == "order":
-        capacity = _capacity(vc, n_subpopulations)
-        return Orders(alpha, 1, n_classes, capacity, beta, constant, reading, guarantee).of(chosen)
+        return Orders(alpha, 1, n_classes, _capacity(vc, n_subpopulations), beta, constant).of(chosen)
     if n_subpopulations is None:
         raise InvalidInput(
             f"The setting {setting!r} needs n_subpopulations, the number of subpopulations; with vc alone only "
             'setting="order" can be computed.'
         )
-    target = alpha if guarantee == "basis" else basis_tolerance(chosen, alpha, n_classes)
-    pairs, T = n_pairs(chosen, n_subpopulations, n_classes, alpha), fresh_rounds(target, n_classes, start)
+    target = basis_tolerance(chosen, alpha, n_classes)
+    pairs, T = n_pairs(chosen, n_subpopulations, n_classes, alpha), fresh_rounds(target, n_classes, "uniform")
     if setting == "private":
         logs = log(pairs // 2 / target) * log(1 / (target * beta)) ** 1.5
         rows, formula = constant * sqrt(n_classes) * logs / target**3, "K sqrt(l) ln(|C||W|/a) ln(1/(a beta))^1.5/a^3"
         return SampleSize(_rounded(rows), True, formula, "Section 5.1; spec 4.8")
     if setting == "online":
         formula = "(sqrt(2 ln N) + sqrt(8 ln(N/beta)))^2/a^2, randomised predictor"
-        return SampleSize(online_rows(target, pairs, beta), False, formula, "spec 6.9")
+        rows = ceil((sqrt(2 * log(pairs)) + sqrt(8 * log(pairs / beta))) ** 2 / target**2)
+        return SampleSize(rows, False, formula, "spec 6.9")
     if setting == "reuse":
         formula = "8((T+1) ln N + ln(2/beta))/a^2, T = ceil(4 phi B/a^2)"
-        return SampleSize(reuse_rows(target, pairs, T, beta), False, formula, "spec 4.7")
+        rows = ceil(8 * ((T + 1) * log(pairs) + log(2 / beta)) / target**2)
+        return SampleSize(rows, False, formula, "spec 4.7")
     formula = "(T+1) ceil(32/a^2 ln(2N(T+1)/beta)), T = ceil(4 phi B/a^2)"
     return SampleSize((T + 1) * fresh_batch(target, pairs, T + 1, beta), False, formula, "spec 4.6")
 
@@ -353,8 +317,8 @@ def sample_size(
 class Orders:
     """The orders of growth of Section 5: rows that each notion takes for degree-(k+1) at alpha (Theorem 5.5).
 
-    Below, K is the unknown `constant`, VC the `capacity` (ln|C| in a finite class), l the classes. Every method has the
-    paper's `reading` and the corrected one; the docstrings say what differs.
+    Below, K is the unknown `constant`, VC the `capacity` (ln|C| in a finite class), l the classes. Every method returns
+    the corrected order or, if `is_paper`, the printed one; the docstrings state the difference.
     """
 
     alpha: float
@@ -363,13 +327,7 @@ class Orders:
     capacity: float
     beta: float
     constant: float = 1.0
-    reading: Reading = "corrected"
-    guarantee: Scope = "class"
-
-    @property
-    def is_paper(self) -> bool:
-        """Whether the paper's own formulas are meant."""
-        return self.reading == "paper"
+    is_paper: bool = False
 
     def of(self, notion: Notion) -> SampleSize:
         """Return the order of a notion for its own sake: 6.4 for low degrees, 6.5 for smooth, 6.3 for the others."""
@@ -377,8 +335,7 @@ class Orders:
             return replace(self, k=notion.degree - 1).low_degree()
         if isinstance(notion, Smooth):
             return self.smooth()
-        is_basis = self.is_paper or self.guarantee == "basis"
-        target = self.alpha if is_basis else basis_tolerance(notion, self.alpha, self.n_classes)
+        target = self.alpha if self.is_paper else basis_tolerance(notion, self.alpha, self.n_classes)
         return replace(self, alpha=target).generic(log(n_weights(notion, self.n_classes)))
 
     def generic(self, log_weights: float) -> SampleSize:
@@ -397,8 +354,7 @@ class Orders:
         Paper: K l (VC + k ln(l/(alpha beta))) / alpha^4. The factor l is not needed for the monomials (weights of one
         label have norm at most 1) and is l^2 for the whole class; for scalars it is 1.
         """
-        kinds = {"paper": (self.n_classes, "l "), "class": (coordinates(self.n_classes) ** 2, "l^2 "), "basis": (1, "")}
-        factor, text = kinds["paper" if self.is_paper else self.guarantee]
+        factor, text = (self.n_classes, "l ") if self.is_paper else (coordinates(self.n_classes) ** 2, "l^2 ")
         logs = self.capacity + self.k * log(self.n_classes / (self.alpha * self.beta))
         formula = f"K {'' if factor == 1 else text}(VC + k ln(l/(a beta)))/a^4"
         return self._size(factor, logs, self.alpha, 4, formula, "Theorem 5.5" if self.is_paper else "spec 6.4")
@@ -464,7 +420,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class Row:
-    """One notion in a comparison: what is trained, and the rows by the corrected and by the paper's reading."""
+    """One notion in a comparison: what is trained, and the rows by the corrected and by the printed order."""
 
     trained: str
     corrected: SampleSize
@@ -505,7 +461,7 @@ def compare(
     """Compare all notions at the same target, degree-`degree` multicalibration at alpha (Theorem 5.5, spec 6.4-6.10).
 
     Each notion is trained at the accuracy that implies the target; multiaccuracy implies no more than itself and is
-    listed for reference. `ratio` is to training for the degree directly, by the corrected reading.
+    listed for reference. `ratio` is to training for the degree directly, by the corrected orders.
 
     >>> table = compare(0.25, vc=1000)
     >>> [row.trained for row in table.rows]
@@ -525,7 +481,7 @@ def compare(
     check_positive("constant", constant)
     check_whole("degree", degree, 2)
     corrected = Orders(alpha, int(degree) - 1, n_classes, _capacity(vc, n_subpopulations), beta, constant)
-    paper, direct = replace(corrected, reading="paper"), float(corrected.low_degree())
+    paper, direct = replace(corrected, is_paper=True), float(corrected.low_degree())
     trained: dict[str, Callable[[Orders], SampleSize]] = {
         "multiaccuracy (itself)": lambda orders: orders.of(Multiaccuracy()),
         f"degree-{degree}": Orders.low_degree,
@@ -555,11 +511,11 @@ def check_level(name: str, value: object) -> None:
         raise InvalidInput(f"{name} must be a number strictly between 0 and 1, but {value!r} was given.")
 
 
-def _check_words(**given: str) -> None:
-    for name, word in given.items():
-        valid = get_args(_WORDS[name])
-        if word not in valid:
-            raise InvalidInput(f"Unknown {name} {word!r}; valid: {', '.join(valid)}.{suggest(str(word), valid)}")
+def check_word(name: str, word: object, among: Any) -> None:
+    """Refuse a word that is not one of a `Literal`."""
+    valid = get_args(among)
+    if word not in valid:
+        raise InvalidInput(f"Unknown {name} {word!r}; valid: {', '.join(valid)}.{suggest(str(word), valid)}")
 
 
 def _capacity(vc: float | None, n_subpopulations: int | None) -> float:

@@ -96,7 +96,7 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     progress: bool = False
     random_state: Any = None
 
-    #: The names under which the predictor knows the columns, in their order; None if a file did not tell.
+    #: The names under which the predictor knows the columns, in their order; None if a saved file does not name them.
     _columns: ClassVar[tuple[str, ...] | None] = None
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, **params: Any) -> Self:
@@ -183,7 +183,7 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             if len(X) == 0:
                 raise InvalidInput("Found array with 0 sample(s); at least one row is required.")
             return X
-        if self.estimator is not None:  # which checks its X itself; pipelines do not tell what they accept
+        if self.estimator is not None:  # which checks its X itself; pipelines do not report what they accept
             return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=None, ensure_all_finite=False)
         finite = True if not self.__sklearn_tags__().input_tags.allow_nan else "allow-nan"
         return validate_data(self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=finite)
@@ -302,7 +302,7 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self.n_updates_, self.n_oracle_calls_, self.fit_ = fit.n_updates, fit.n_oracle_calls, fit
 
     def _is_open(self) -> bool:
-        """Whether a base model is there and nothing is asked of it but the best predictions."""
+        """Whether a base model is given with all options at their defaults, so that cross-validation chooses."""
         asked = (self.subpopulations, self.alpha, self.geometry, self.step, self.max_updates)
         is_default = self.notion == "degree-2" and self.solver == "block" and all(one is None for one in asked)
         return self.estimator is not None and is_default and self.validation_fraction > 0

@@ -1,10 +1,9 @@
 """The hierarchy: at which alpha one notion follows from another, and what moving a prediction costs (Section 3).
 
-Every conversion is a line alpha' = factor * alpha + slack (spec 3). `implied_alpha` looks for the best chain of them;
-`explain` says which theorems it used. Three sets of constants are offered:
+Every conversion is a line alpha' = factor * alpha + slack. `implied_alpha` finds the best chain of them, and `explain`
+names its theorems. There are two sets of constants; spec 3 lists those that the paper prints beside them:
 
-* "sharp": those of spec 3, all true;
-* "paper": those the paper prints; for four or more classes some are too small to be true (spec 9.b, 9.c, 9.l);
+* "sharp": those of spec 3;
 * "best": the sharp ones, and three that are smaller still, proved below (`_slope`, `_within_cells`, `_bernstein`).
 
 n_classes = 2 is the scalar convention, l >= 3 the simplex (spec 0); `binary_to_simplex` and `simplex_to_binary` go
@@ -14,22 +13,18 @@ between the two at l = 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, inf, isfinite, log2, sqrt
+from math import inf, isfinite, sqrt
 from numbers import Real
-from typing import Literal, TypedDict, Unpack, cast, get_args
+from typing import Literal, cast
 
 import numpy as np
 
-from lowcal.data.errors import InvalidInput, suggest
-from lowcal.data.inputs import check_whole
-from lowcal.data.signatures import spelled_out
+from lowcal.complexity import check_word, coordinates
+from lowcal.data.errors import InvalidInput
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
 from lowcal.notions.weights import n_cells, n_intervals
 
-Constants = Literal["sharp", "paper", "best"]
-
-#: More cells are not counted: products with their number stay finite.
-_MOST_CELLS = 1e200
+Constants = Literal["sharp", "best"]
 
 
 @dataclass(frozen=True)
@@ -61,40 +56,23 @@ class Implication:
         return "\n".join([*lines, *(f"  -> {step.want} at {step.alpha:g}: {step.why}" for step in self.steps)])
 
 
-class Settings(TypedDict, total=False):
-    """What the constants depend on besides the notions and the classes; see `implied_alpha`."""
-
-    constants: Constants
-    cells: int | None
-    per_cell: bool
-
-
 @dataclass(frozen=True)
 class _Setting:
-    """The checked settings."""
+    """What a conversion depends on besides the notions: the coordinates of a prediction, and the user's options."""
 
-    n_classes: int
-    constants: Constants = "sharp"
-    cells: int | None = None
+    d: int
+    is_best: bool = False
     per_cell: bool = True
 
-    def __post_init__(self) -> None:
-        check_whole("n_classes", self.n_classes, 2)
-        if self.cells is not None:
-            check_whole("cells", self.cells, 1)
-        if self.constants not in get_args(Constants):
-            known, hint = ", ".join(get_args(Constants)), suggest(str(self.constants), get_args(Constants))
-            raise InvalidInput(f"constants must be one of {known}, but {self.constants!r} was given.{hint}")
 
-    @property
-    def d(self) -> int:
-        """Coordinates of a prediction: 1 in the scalar convention, l on the simplex."""
-        return 1 if self.n_classes == 2 else self.n_classes
-
-
-@spelled_out(Settings, constants="sharp", per_cell=True)
 def implied_alpha(
-    have: str | Notion, want: str | Notion, alpha: float, n_classes: int = 2, **settings: Unpack[Settings]
+    have: str | Notion,
+    want: str | Notion,
+    alpha: float,
+    n_classes: int = 2,
+    *,
+    constants: Constants = "sharp",
+    per_cell: bool = True,
 ) -> float:
     """Return the alpha' at which `want` holds whenever `have` holds at alpha; infinity if nothing is implied.
 
@@ -107,8 +85,7 @@ def implied_alpha(
     have, want : notions or their names.
     alpha : at which `have` holds, at least 0.
     n_classes : 2 is the scalar convention of binary problems, l >= 3 the simplex.
-    constants : "sharp" (spec 3), "paper" (as printed; not all true for l >= 4), or "best" (never above "sharp").
-    cells : for a full notion, how many cells hold a row; None: all that meet the space of predictions.
+    constants : "sharp" (spec 3), or "best" (never above "sharp").
     per_cell : whether alpha of a full notion bounds every single cell, which is the paper's Definition 3.6; False: it
         bounds the supremum over all functions of the cell, which is what `measure` reports and a fit reaches.
 
@@ -121,12 +98,17 @@ def implied_alpha(
     >>> round(implied_alpha("full-0.1", "smooth", 0.001, per_cell=False), 12)
     0.051
     """
-    return explain(have, want, alpha, n_classes, **settings).alpha
+    return explain(have, want, alpha, n_classes, constants=constants, per_cell=per_cell).alpha
 
 
-@spelled_out(Settings, constants="sharp", per_cell=True)
 def explain(
-    have: str | Notion, want: str | Notion, alpha: float, n_classes: int = 2, **settings: Unpack[Settings]
+    have: str | Notion,
+    want: str | Notion,
+    alpha: float,
+    n_classes: int = 2,
+    *,
+    constants: Constants = "sharp",
+    per_cell: bool = True,
 ) -> Implication:
     """Return the chain of theorems behind `implied_alpha`; its str() names them. The arguments are the same.
 
@@ -138,7 +120,8 @@ def explain(
     """
     start, end = _known(have), _known(want)
     _check_numbers(alpha=alpha)
-    setting = _Setting(n_classes, **settings)
+    check_word("constants", constants, Constants)
+    setting = _Setting(coordinates(n_classes), constants == "best", per_cell)
     nothing = Implication(start, alpha, end, inf, ())
     if isinstance(end, LowDegree) and end.degree > _degree_of(start):
         return nothing
@@ -146,7 +129,7 @@ def explain(
 
 
 def _degree_of(notion: Notion) -> float:
-    """Return the degree up to which a notion says anything: infinite for smooth and full."""
+    """Return the highest degree that a notion bounds: infinite for smooth and full."""
     if isinstance(notion, LowDegree):
         return notion.degree
     return 1 if isinstance(notion, Multiaccuracy) else inf
@@ -169,37 +152,38 @@ def _reached(start: Notion, end: Notion, alpha: float, setting: _Setting) -> dic
 
 def _convert(have: Notion, want: Notion, alpha: float, s: _Setting) -> tuple[float, str] | None:
     """Return the alpha' at which one theorem leads from `have` at alpha to `want`, and which; None without one."""
-    is_paper, several = s.constants == "paper", max(1, s.d // 2)  # labels that may err at once
-    cells = _all_cells(have, s) if isinstance(have, Full) else 0.0
+    several = max(1, s.d // 2)  # labels that may err at once
+    count = _count(have, s) if isinstance(have, Full) else 0
+    cells = several * count if s.per_cell else 1.0  # the supremum over all functions of the cell, over alpha (spec 2.5)
     match have, want:
         case LowDegree(k), LowDegree(j) if j <= k:
             return alpha, "polynomials of lower degree (Proposition 3.3)"
         case ((LowDegree() | Smooth()), Multiaccuracy()):
             return alpha, "constants are weights of the class (Proposition 3.3)"
         case Multiaccuracy(), LowDegree(1):  # constants in [0, 1]^l see ||v||_1 / 2 <= floor(l/2) max |v| (spec 2.1)
-            if is_paper or several == 1:
+            if several == 1:
                 return alpha, "constants (Proposition 3.3)"
             return several * alpha, f"{several} labels may err at once (spec 3.1)"
         case Smooth(), LowDegree(k):  # a weight divided by its slope is 1-Lipschitz; below 1 it is so already
             slope = max(1.0, _slope(k, s))
             return slope * alpha, f"weights of degree {k} are {slope:g}-Lipschitz (Theorem 3.7, spec 3.3)"
-        case LowDegree(k), Smooth() if k >= 2 and s.d == 1 and not is_paper:  # not in the paper
-            found, j = min((_bernstein(j, alpha, s), j) for j in range(1, k))
+        case LowDegree(k), Smooth() if k >= 2 and s.d == 1:  # not in the paper
+            found, j = min((_bernstein(j, alpha, s.is_best), j) for j in range(1, k))
             return found, f"Bernstein polynomials of degree {j} (spec 3.9)"
         case Full(width), Smooth():
-            scalar = {"paper": 1.0, "sharp": 0.5, "best": (1 + width) / 4}[s.constants]
+            scalar = (1 + width) / 4 if s.is_best else 0.5
             slack = width * (s.d if s.d > 1 else scalar)
             return cells * alpha + slack, f"full to smooth, {cells:g} alpha + {slack:g} (Theorem 3.9, spec 3.5)"
-        case Full(width), LowDegree(k) if not is_paper:  # not in the paper
-            slack = (k - 1) * s.d * width / 2 if s.d > 1 or s.constants == "sharp" else _within_cells(width, k - 1)
+        case Full(width), LowDegree(k):  # not in the paper
+            slack = _within_cells(width, k - 1) if s.is_best and s.d == 1 else (k - 1) * s.d * width / 2
             return cells * alpha + slack, f"full to degree k, {cells:g} alpha + {slack:g} (spec 3.6)"
         case Full(), Multiaccuracy():  # a single label needs no floor(l/2)
-            factor = _count(have, s) if s.per_cell else 1
+            factor = count if s.per_cell else 1
             return factor * alpha, f"a constant is the sum of {factor} cells (spec 2.5)"
         case Full(fine), Full(coarse):
             ratio = n_intervals(fine) if n_intervals(coarse) == 1 else round(coarse / fine)
             if n_intervals(coarse) == 1 or abs(ratio * fine - coarse) <= 1e-9:  # the edges agree
-                factor = min(ratio**s.d, _count(have, s)) if s.per_cell else 1
+                factor = min(ratio**s.d, count) if s.per_cell else 1
                 return factor * alpha, f"a cell is the union of {factor} finer ones"
     return None
 
@@ -207,7 +191,7 @@ def _convert(have: Notion, want: Notion, alpha: float, s: _Setting) -> tuple[flo
 def _slope(degree: int, setting: _Setting) -> float:
     """Return the Lipschitz constant of W_k for the metric of the smooth notion (Lemma 3.8, spec 3.3).
 
-    k - 1 for scalars and in the paper; (k - 1)/2 on the simplex, where z - z' sums to zero. "best": 3 (k - 1)/8 for
+    k - 1 for scalars and in the paper; (k - 1)/2 on the simplex, where z - z' sums to zero; "best": 3 (k - 1)/8 for
     k >= 3. As <1, y - f> = 0, a weight may be replaced by w - t 1 for any scalar function t. Take t(z) = sum_i psi(z_i)
     with psi' (x) = max(0, K x^(K-1) - 3K/4), K = k - 1. The gradient of q in P_K differs between two coordinates by at
     most K upwards (z_i^K at the corner i) and by K/2 downwards (q >= 0 at the corner forces a constant beside -z_i^K,
@@ -216,9 +200,9 @@ def _slope(degree: int, setting: _Setting) -> float:
     predictions next to a corner.
     """
     k = degree - 1
-    if setting.d == 1 or setting.constants == "paper":
+    if setting.d == 1:
         return float(k)
-    return 3 * k / 8 if setting.constants == "best" and k >= 2 else k / 2
+    return 3 * k / 8 if setting.is_best and k >= 2 else k / 2
 
 
 def smooth_to_lipschitz(alpha: float, r: float) -> float:
@@ -233,9 +217,7 @@ def smooth_to_lipschitz(alpha: float, r: float) -> float:
     return max(1.0, r) * alpha
 
 
-def basis_to_class(
-    notion: str | Notion, alpha: float, n_classes: int = 2, *, constants: Constants = "sharp", cells: int | None = None
-) -> float:
+def basis_to_class(notion: str | Notion, alpha: float, n_classes: int = 2) -> float:
     """Return the alpha' of the whole weight class when every element of its basis has a violation of at most alpha.
 
     Monomials: alpha for scalars, floor(l/2) alpha at degree 1, l alpha above (tight; spec 3.2). Cells: N alpha for
@@ -244,70 +226,34 @@ def basis_to_class(
     >>> basis_to_class("degree-2", 0.01, n_classes=4), basis_to_class("degree-2", 0.01)
     (0.04, 0.01)
     """
-    chosen = _known(notion)
+    chosen, setting = _known(notion), _Setting(coordinates(n_classes))
     _check_numbers(alpha=alpha)
-    setting = _Setting(n_classes, constants, cells)
     if isinstance(chosen, Smooth):
-        raise InvalidInput("The smooth notion has many bases. Use basis_to_smooth or dyadic_to_smooth.")
+        raise InvalidInput("The smooth notion has many bases. Use basis_to_smooth.")
+    several = max(1, setting.d // 2)
     if isinstance(chosen, Full):
-        return _all_cells(chosen, setting) * alpha
-    if setting.d == 1 or setting.constants == "paper" or isinstance(chosen, Multiaccuracy):
+        return several * _count(chosen, setting) * alpha
+    if setting.d == 1 or isinstance(chosen, Multiaccuracy):
         return alpha
-    return (setting.d // 2 if cast(LowDegree, chosen).degree == 1 else setting.d) * alpha
+    return (several if cast(LowDegree, chosen).degree == 1 else setting.d) * alpha
 
 
-def basis_to_smooth(beta: float, eta: float, L: float, n_classes: int = 2, *, constants: Constants = "sharp") -> float:
+def basis_to_smooth(beta: float, eta: float, L: float, n_classes: int = 2) -> float:
     """Return the smooth alpha of a predictor that satisfies an (eta, L)-basis of the Lipschitz weights at beta.
 
-    beta L + 2 eta on the simplex and in the paper, beta L + eta for scalars. Paper: Lemma 3.12; spec 3.8.
+    beta L + 2 eta on the simplex and in the paper, beta L + eta for scalars. Paper: Lemma 3.12; spec 3.8. For scalars
+    the indicators of the dyadic intervals of length 1, 1/2, ..., 2^-S are a (2^-(S+1), 1 + S/2)-basis (spec 1.3, B4).
 
     >>> basis_to_smooth(0.01, 0.05, 2.0), basis_to_smooth(0.01, 0.05, 2.0, n_classes=3)
     (0.07, 0.12000000000000001)
     """
     _check_numbers(beta=beta, eta=eta, L=L)
-    setting = _Setting(n_classes, constants)
-    one_sided = setting.d == 1 and setting.constants != "paper"
-    return beta * L + (eta if one_sided else 2 * eta)
-
-
-def dyadic_to_smooth(beta: float, scale: int) -> float:
-    """Return the smooth alpha of a binary predictor whose violations on all dyadic cells are at most beta.
-
-    The indicators of the dyadic intervals of length 1, 1/2, ..., 2^-S are a (2^-(S+1), 1 + S/2)-basis:
-    alpha = beta (1 + S/2) + 2^-(S+1). Spec 1.3, B4.
-
-    >>> dyadic_to_smooth(0.01, 4)
-    0.06125
-    """
-    check_whole("scale", scale, 0)
-    return basis_to_smooth(beta, 0.5 ** (scale + 1), 1 + scale / 2)
-
-
-def dyadic_for(alpha: float) -> tuple[int, float]:
-    """Return the scale S and the tolerance beta of the dyadic basis that make a binary predictor smooth at alpha.
-
-    S = ceil(log2(1/alpha)), beta = alpha / (2 + S): a log factor instead of alpha^2 / 2 through one width (spec 1.3).
-
-    >>> dyadic_for(0.125)
-    (3, 0.025)
-    """
-    _check_above_zero(alpha)
-    return max(0, ceil(log2(1.0 / alpha))), Smooth().tolerance(np.zeros((1, 1)), alpha)
-
-
-def _all_cells(have: Full, setting: _Setting) -> float:
-    """Return the supremum over all functions of the cell when alpha of the full notion is 1 (spec 2.5)."""
-    if not setting.per_cell:
-        return 1.0
-    return _count(have, setting) * (1 if setting.constants == "paper" else max(1, setting.d // 2))
+    return beta * L + (eta if coordinates(n_classes) == 1 else 2 * eta)
 
 
 def _count(have: Full, setting: _Setting) -> float:
-    """Return the number of cells: as given, ceil(1/width)^l in the paper, else those that meet the simplex."""
-    if setting.cells is not None:
-        return setting.cells
-    paper = setting.constants == "paper"
-    return min(n_intervals(have.width) ** setting.d if paper else n_cells(setting.d, have.width), _MOST_CELLS)
+    """Return the number of cells that meet the space of predictions; no more, so that products with it stay finite."""
+    return min(n_cells(setting.d, have.width), 1e200)
 
 
 def _within_cells(width: float, degree: int) -> float:
@@ -324,49 +270,13 @@ def _within_cells(width: float, degree: int) -> float:
     return max((float((mass * (b**j - a**j)).max()) for j in range(1, degree + 1)), default=0.0)
 
 
-def best_width(
-    want: str | Notion, alpha: float, n_classes: int = 2, *, constants: Constants = "sharp"
-) -> tuple[Full, float]:
-    """Return the full notion, of width 1/K, whose own alpha may be largest while it still implies `want` at alpha.
-
-    For scalars and degree k about width alpha / (k - 1) and alpha^2 / (2 (k - 1)); for smooth alpha and alpha^2 / 2
-    (spec 3.6).
-
-    >>> notion, beta = best_width("degree-3", 0.1)
-    >>> print(notion, round(beta, 12))
-    full-0.05 0.0025
-    """
-    end = _known(want)
-    _check_above_zero(alpha)
-    setting = _Setting(n_classes, constants)
-    if isinstance(end, Full):
-        raise InvalidInput("best_width looks for a width, so `want` must not be a full notion itself.")
-
-    def beta(k: int) -> float:
-        slack = implied_alpha(Full(1 / k), end, 0.0, n_classes, constants=constants)
-        whole = implied_alpha(Full(1 / k), end, 1.0, n_classes, constants=constants)
-        return (alpha - slack) / (whole - slack)
-
-    # beyond `most`, halving the width no longer pays: the slack is below alpha / (l + 1)
-    most = ceil((setting.d + 1) * implied_alpha(Full(1.0), end, 0.0, n_classes, constants=constants) / alpha) + 2
-    low, high = 1, most
-    while high - low > 4:  # beta rises and then falls: its peak is not in the third of the lower end
-        third = (high - low) // 3
-        if beta(low + third) < beta(high - third):
-            low += third
-        else:
-            high -= third
-    k = max(range(low, high + 1), key=beta)
-    return Full(1 / k), beta(k)
-
-
-def _bernstein(k: int, alpha: float, setting: _Setting) -> float:
+def _bernstein(k: int, alpha: float, is_best: bool) -> float:
     """Return factor * alpha + 1 / (2 sqrt K): |u - B_K u| <= 1 / (2 sqrt K).
 
     The factor is the l1 norm of the coefficients, sum_j C(K, j) 2^(K-j) = 3^K for 0 <= u <= 1. "best": (3^K + 1) / 2,
     as |u - 1/2| <= 1/2 and the constant 1/2 costs alpha / 2.
     """
-    factor = 3.0**k if setting.constants == "sharp" else (3.0**k + 1) / 2
+    factor = (3.0**k + 1) / 2 if is_best else 3.0**k
     return factor * alpha + 1 / (2 * sqrt(k))
 
 
@@ -417,18 +327,16 @@ def robustness(
     >>> robustness("smooth", 0.01, 0.002, n_classes=3), robustness("full-0.1", 0.01, 1e-9)
     (0.015, inf)
     """
-    chosen = _known(notion)
-    setting = _Setting(n_classes, constants)
+    check_word("constants", constants, Constants)
+    chosen, setting = _known(notion), _Setting(coordinates(n_classes), constants == "best")
     _check_numbers(alpha=alpha, distance=distance)
     if isinstance(chosen, Full):
         return inf
     slope = 1.0 if isinstance(chosen, Smooth) else _slope(int(_degree_of(chosen)), setting)
-    return lipschitz_robustness(slope, alpha, distance, n_classes, constants)
+    return lipschitz_robustness(slope, alpha, distance, n_classes)
 
 
-def lipschitz_robustness(
-    r: float, alpha: float, distance: float, n_classes: int = 2, constants: Constants = "sharp"
-) -> float:
+def lipschitz_robustness(r: float, alpha: float, distance: float, n_classes: int = 2) -> float:
     """Return the alpha after a move of `distance`, for any class of weights in [0, 1] with Lipschitz constant r.
 
     alpha + (r + 1) distance for scalars, alpha + (2r + 1/2) distance on the simplex; the paper: (2r + 1) for both.
@@ -438,10 +346,7 @@ def lipschitz_robustness(
     (0.03, 0.045)
     """
     _check_numbers(r=r, alpha=alpha, distance=distance)
-    setting = _Setting(n_classes, constants)
-    if setting.constants == "paper":
-        return alpha + (2 * r + 1) * distance
-    return alpha + (r + 1 if setting.d == 1 else 2 * r + 0.5) * distance
+    return alpha + (r + 1 if coordinates(n_classes) == 1 else 2 * r + 0.5) * distance
 
 
 def _known(notion: str | Notion) -> Notion:
@@ -460,9 +365,3 @@ def _check_numbers(**values: object) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < inf:
             raise InvalidInput(f"{name} must be a number of at least 0, but {value!r} was given.")
-
-
-def _check_above_zero(alpha: object) -> None:
-    _check_numbers(alpha=alpha)
-    if alpha == 0:
-        raise InvalidInput(f"alpha must be above 0, but {alpha!r} was given.")

@@ -1,4 +1,4 @@
-"""Metrics in the style of scikit-learn: one number for a sample, the truth first (spec 7, 2.3, 2.5 and 10.iv).
+"""Metrics in the style of scikit-learn: one number for a sample, the truth first (spec 7, 2.3 and 2.5).
 
 The errors of the notions are suprema over every subpopulation AND the whole weight class, by `measure`. Wherever y is
 asked for, f_star (numbers in [0, 1], or rows that sum to one) may be given instead: the expectation is the same
@@ -7,9 +7,9 @@ without the noise of the labels. Arguments that are not described are those of `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -18,12 +18,10 @@ from lowcal.data.errors import InvalidInput
 from lowcal.data.inputs import Outcomes, read_outcomes, read_rows
 from lowcal.data.signatures import spelled_out
 from lowcal.kernels.line import aggregate, solve_line
-from lowcal.kernels.products import dot, product
+from lowcal.kernels.products import product
 from lowcal.kernels.reference import Design
 from lowcal.kernels.simplex import SMALLEST, FloatArray
-from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
-from lowcal.notions.moments import moments
-from lowcal.notions.weights import CellIds, occupied_cells
+from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.rows import START, Memory
 from lowcal.solve.homes import choose_subpopulations
 from lowcal.solve.solvers import Problem, explore
@@ -31,7 +29,6 @@ from lowcal.subpopulations.base import ClassChoice
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-    from sklearn.utils.metadata_routing import MetadataRequest
 
 
 class MetricRows(TypedDict, total=False):
@@ -44,13 +41,11 @@ class MetricRows(TypedDict, total=False):
 
 # --- the notions of the hierarchy ------------------------------------------------------------------------------
 @spelled_out(MetricRows)
-def degree_error(
-    y: ArrayLike, p: ArrayLike, X: object = None, *, degree: int = 2, upper: bool = False, **rows: Unpack[MetricRows]
-) -> float:
+def degree_error(y: ArrayLike, p: ArrayLike, X: object = None, *, degree: int = 2, **rows: Unpack[MetricRows]) -> float:
     """Return the degree-k error: max over c and over all of W_k of |E[c <w(f), y - f>]| (Definition 3.2, spec 2.2).
 
-    Exact for binary problems and for k <= 2. For three or more classes and k >= 3 the supremum is bracketed: the value
-    that a weight attains is returned, or with `upper` the certified upper bound.
+    Exact for binary problems and for k <= 2. For three or more classes and k >= 3 it is the value that a weight
+    attains, a lower bound; `measure(...).upper` is the certified upper bound.
 
     >>> from lowcal.datasets import parity_square
     >>> from lowcal.subpopulations import Groups
@@ -59,24 +54,20 @@ def degree_error(
     >>> round(27 * degree_error(world.y, world.p, world.X, degree=2, **kind), 9)
     1.0
     """
-    found = measure(y, p, X, notion=LowDegree(degree), **rows)
-    return float(found.upper.max()) if upper else found.largest
+    return measure(y, p, X, notion=LowDegree(degree), **rows).largest
 
 
 @spelled_out(MetricRows)
-def smooth_error(
-    y: ArrayLike, p: ArrayLike, X: object = None, *, upper: bool = False, **rows: Unpack[MetricRows]
-) -> float:
+def smooth_error(y: ArrayLike, p: ArrayLike, X: object = None, **rows: Unpack[MetricRows]) -> float:
     """Return the smooth error: max over c and all Lipschitz w of |E[c <w(f), y - f>]| (Definition 3.4, spec 2.3, 2.4).
 
-    Exact for binary problems in O(n) after a sort. With three or more classes and many distinct rows it is bracketed:
-    the attained value is returned, or with `upper` the certified upper bound.
+    Exact for binary problems in O(n) after a sort. With three or more classes and many distinct rows it is the value
+    that a weight attains, a lower bound; `measure(...).upper` is the certified upper bound.
 
     >>> round(smooth_error([0.0, 1.0], [0.2, 0.8]), 9)
     0.06
     """
-    found = measure(y, p, X, notion=Smooth(), **rows)
-    return float(found.upper.max()) if upper else found.largest
+    return measure(y, p, X, notion=Smooth(), **rows).largest
 
 
 @spelled_out(MetricRows)
@@ -160,103 +151,15 @@ def smooth_calibration_error(y: ArrayLike, p: ArrayLike, *, sample_weight: Array
     """
     outcomes = read_outcomes(y, p, sample_weight)
     if outcomes.p.shape[1] > 1:
-        given = f"p has {outcomes.p.shape[1]} columns. Use smooth_error or projected_smooth_error."
+        given = f"p has {outcomes.p.shape[1]} columns. Use smooth_error."
         raise InvalidInput(f"smooth_calibration_error is about binary problems, but {given}")
     v, r = aggregate(outcomes.p[:, 0], (outcomes.weight[:, None] * (outcomes.y - outcomes.p))[:, 0])
     return 2 * solve_line(v, r, 0.5)[0] - float(r.sum())
 
 
-@spelled_out(MetricRows)
-def projected_smooth_error(
-    y: ArrayLike, p: ArrayLike, labels: Sequence[Any], X: object = None, **rows: Unpack[MetricRows]
-) -> float:
-    """Return the binary smooth error of "the label lies in T", f_T = sum of f_a over a in T, for a set T or several.
-
-    max over T and c of sup_w |E[c w(f_T)(y_T - f_T)]| (Gopalan, Hu, Rothblum 2024; spec 10.iv). It can be estimated at
-    rates that do not depend on the number of classes. Cost: O(n) after a sort, for every T and c.
-
-    labels : one set of labels such as ["a", "b"], or a list of sets; names of classes, or columns of p for soft labels.
-
-    >>> p = [[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]]
-    >>> round(projected_smooth_error([[1, 0, 0], [0, 0, 1]], p, [0, 1]), 9)
-    0.1
-    """
-    sample = MemberRows.read(y, p, X, **rows)
-    f, rho, errors = sample.outcomes.p, sample.rho, []
-    if f.shape[1] == 1:  # a column for each of the two labels
-        f, rho = np.hstack([1.0 - f, f]), np.hstack([-rho, rho])
-    for chosen in _subsets(labels, sample.outcomes, f.shape[1]):
-        f_T = np.clip(f[:, chosen].sum(axis=1, keepdims=True), 0.0, 1.0)
-        found = Smooth().suprema(f_T, rho[:, chosen].sum(axis=1, keepdims=True), sample.design)
-        errors.append(float(found.value.max()))
-    return max(errors)
-
-
-def _subsets(labels: Any, outcomes: Outcomes, n_labels: int) -> list[list[int]]:
-    """Return the columns of every set of labels that was asked for."""
-    names = outcomes.layout.classes or tuple(range(n_labels))
-    position = {name: a for a, name in enumerate(names)}
-    given = list(labels) if _is_several(labels) else [labels]
-    sets = [list(T) for T in given] if given and all(map(_is_several, given)) else [given]
-    for T in sets:
-        if not T or len(set(T)) < len(T) or any(a not in position for a in T):
-            raise InvalidInput(
-                f"labels must hold different labels out of {list(names)}, but {T!r} was given. Name each label once."
-            )
-    return [[position[a] for a in T] for T in sets]
-
-
-def _is_several(labels: object) -> bool:
-    return isinstance(labels, Iterable) and not isinstance(labels, str)
-
-
-@spelled_out(MetricRows)
-def group_calibration_error(
-    y: ArrayLike, p: ArrayLike, X: object = None, *, width: float = 0.1, **rows: Unpack[MetricRows]
-) -> float:
-    """Return the group ECE: max over c of sum_P |v_P| / mu_c, v_P the residual of c in the bin P (spec 2.5).
-
-    With three or more classes the bins are those of one label's own probability, and the worst label counts. On c = 1
-    it is the expected calibration error with equal bins, whose last one is closed at 1.
-
-    >>> round(group_calibration_error([1, 1, 0, 0], [0.9, 0.9, 0.2, 0.2]), 9)
-    0.15
-    """
-    Full(width)  # checks the width
-    sample = MemberRows.read(y, p, X, **rows)
-    total = np.zeros(sample.mass.shape[0])
-    for a in range(sample.rho.shape[1]):
-        occupied, which = occupied_cells(sample.outcomes.p[:, [a]], width)
-        v = moments(sample.design, CellIds(which, len(occupied)), sample.rho[:, [a]])
-        total = np.maximum(total, np.abs(v).sum(axis=(1, 2)))
-    return float((total / sample.safe_mass[:, 0]).max())
-
-
-@spelled_out(MetricRows)
-def laplace_kernel_error(y: ArrayLike, p: ArrayLike, X: object = None, **rows: Unpack[MetricRows]) -> float:
-    """Return max over c and labels of sqrt(r' K r), K_ij = exp(-|f_i - f_j|), r_i = p_i c_i (y_i - f_i) (spec 10.iv).
-
-    The largest E[c w(f)(y - f)] over the unit ball of the Laplace kernel's space, a consistent calibration error.
-    Cost: O(n) after a sort for every c: exp(-|f_i - f_j|) = e^(f_i) e^(-f_j) for f_i <= f_j is a running sum.
-
-    >>> round(laplace_kernel_error([1.0, 0.0], [0.5, 0.5]), 9)  # the residuals cancel
-    0.0
-    """
-    sample = MemberRows.read(y, p, X, **rows)
-    square = 0.0
-    for a, f in enumerate(sample.outcomes.p.T):
-        order = np.argsort(f, kind="stable")
-        up, down = np.exp(f[order]), np.exp(-f[order])
-        for j in range(sample.design.shape[1]):
-            # r' K r = sum r_j^2 + 2 sum_j r_j e^(-v_j) sum_{i<j} r_i e^(v_i)
-            r = (sample.rho[:, a] * sample.design.column(j))[order]
-            square = max(square, dot(r, r) + 2 * dot(r * down, np.cumsum(r * up) - r * up))
-    return float(np.sqrt(square))
-
-
 @dataclass(frozen=True, eq=False)
 class MemberRows:
-    """Checked outcomes and the memberships of all known subpopulations; learners are asked once for theirs."""
+    """Checked outcomes and the memberships of all known subpopulations; a learner is asked once for new ones."""
 
     outcomes: Outcomes
     design: Design
@@ -274,78 +177,11 @@ class MemberRows:
         design, rho = learner.design(), outcomes.weight[:, None] * (outcomes.y - outcomes.p)
         return MemberRows(outcomes, design, rho, design.moments(outcomes.weight[:, None]))
 
-    @property
-    def safe_mass(self) -> FloatArray:
-        """The masses, for division: a subpopulation without weight has no violation either."""
-        return np.maximum(self.mass, SMALLEST)
-
     def covariance(self, f: FloatArray, g: FloatArray) -> FloatArray:
         """Return Cov_c(f_a, g_a) for every c and label a: c-weighted means, shape (m, d)."""
         w = self.outcomes.weight[:, None]
         # centred first: variances of nearly constant predictions survive rounding
         f, g = f - product(w.T, f), g - product(w.T, g)
-        mean = [self.design.moments(w * h) / self.safe_mass for h in (f * g, f, g)]
+        mass = np.maximum(self.mass, SMALLEST)  # a subpopulation without weight has no variance either
+        mean = [self.design.moments(w * h) / mass for h in (f * g, f, g)]
         return np.asarray(mean[0] - mean[1] * mean[2])
-
-
-# ------------------------------------------------------------------------------------------------------ model selection
-@dataclass(frozen=True)
-class Scorer:
-    """Minus the violation of a notion, as scikit-learn's `scoring=`: greater is better, 0 is best."""
-
-    notion: Notion
-    subpopulations: ClassChoice = None
-    _weight_request: bool | str | None = field(default=None, init=False, repr=False, compare=False)
-
-    def set_score_request(self, *, sample_weight: bool | str | None) -> Self:
-        """Say whether scikit-learn shall pass sample_weight on (None: unset), or under what other name; return self."""
-        from sklearn import get_config
-
-        if not get_config()["enable_metadata_routing"]:
-            on = "Call sklearn.set_config(enable_metadata_routing=True) first."
-            raise RuntimeError(f"set_score_request needs metadata routing, which is off. {on}")
-        self._request(sample_weight)  # checks the value
-        object.__setattr__(self, "_weight_request", sample_weight)  # in place, as scikit-learn's own scorers
-        return self
-
-    def get_metadata_routing(self) -> MetadataRequest:
-        """Return what the scorer requests, for `GridSearchCV` and `cross_validate`."""
-        return self._request(self._weight_request)
-
-    def _request(self, sample_weight: bool | str | None) -> MetadataRequest:
-        from sklearn.utils.metadata_routing import MetadataRequest
-
-        request = MetadataRequest(owner=self)
-        request.score.add_request(param="sample_weight", alias=sample_weight)
-        return request
-
-    def __call__(self, estimator: Any, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return minus the largest violation of the estimator's probabilities on these rows."""
-        if not callable(getattr(estimator, "predict_proba", None)):
-            raise InvalidInput(f"The scorer needs predict_proba, which {type(estimator).__name__} does not have.")
-        classes = np.asarray(estimator.classes_).tolist()
-        given = {"subpopulations": self.subpopulations, "sample_weight": sample_weight, "classes": classes}
-        return -measure(y, estimator.predict_proba(X), X, notion=self.notion, **given).largest
-
-    def _routing_repr(self) -> str:
-        """Return the name by which scikit-learn's routing errors call the scorer."""
-        return repr(self)
-
-    def __repr__(self) -> str:
-        return f"scorer({str(self.notion)!r}, subpopulations={self.subpopulations!r})"
-
-
-def scorer(notion: str | Notion = "degree-2", *, subpopulations: ClassChoice = None) -> Scorer:
-    """Return a callable (estimator, X, y, sample_weight=None) for `cross_val_score` and `GridSearchCV`.
-
-    It returns minus the violation of the notion on the rows that are scored, so that greater is better. The
-    subpopulations are functions of the X that the estimator is given; cut points of numeric columns are those of the
-    scored rows. A small violation on few rows is noise: choose among models by it only with folds of some size.
-
-    >>> from sklearn.dummy import DummyClassifier
-    >>> X, y = [[0.0]] * 8, [0, 1] * 4
-    >>> model = DummyClassifier(strategy="prior").fit(X, y)
-    >>> abs(scorer("degree-2")(model, X, y)) < 1e-12
-    True
-    """
-    return Scorer(parse_notion(notion), subpopulations)

@@ -1,16 +1,15 @@
-"""What a fit says about the population: new rows for every round, or one sample used again and again.
+"""What a fit guarantees for the population: new rows for every round, or one sample used in all rounds.
 
-`fresh` and `fresh_stream` run Algorithm 1 with a new batch for each round (spec 4.6): what they see of a batch is
-fair, because no choice depended on it. `certify_reuse` says what Algorithm 1 with a fixed step guarantees after it
-looked at one sample many times (spec 4.7): its predictor is one of few sequences of choices. `Private` bounds what a
-run learns about its rows (spec 4.8). Paper: Proposition 5.4 and the remarks after it.
+`fresh` runs Algorithm 1 with a new batch for each round (spec 4.6): no choice depended on a batch before it is
+measured, so its violations are unbiased. `certify_reuse` states what Algorithm 1 with a fixed step guarantees after
+many looks at one sample (spec 4.7): its predictor is one of few sequences of choices. `Private` bounds what a run
+learns about its rows (spec 4.8). Paper: Proposition 5.4 and the remarks after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from lowcal.complexity import (
 )
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
-from lowcal.data.inputs import Layout, Outcomes, check_fit, check_whole, read_features, read_outcomes
+from lowcal.data.inputs import check_fit, check_whole, read_features, read_outcomes
 from lowcal.kernels.simplex import FloatArray, brier, leading, log_loss
 from lowcal.notions import Notion
 from lowcal.notions.moments import moments
@@ -53,7 +52,6 @@ __all__ = [
     "PrivateFit",
     "certify_reuse",
     "fresh",
-    "fresh_stream",
     "reuse_deviation",
 ]
 
@@ -70,9 +68,9 @@ Batch = tuple[FloatArray, FloatArray, Encoded]
 class PopulationStatement:
     """What holds in the population with probability 1 - beta.
 
-    The supremum over the whole class of weights is at most `bound` for every subpopulation of the fit; `holds` says
-    whether that is the alpha asked for. `deviation` is by how much the violation of a single pair may differ between
-    the sample and the population, `rows_used` what was looked at, `rows_needed` what would be enough.
+    The supremum over the whole class of weights is at most `bound` for every subpopulation of the fit; `holds` is
+    whether this is at most the alpha asked for. `deviation` is the largest difference between the violations of a pair
+    in the sample and in the population, `rows_used` the rows that were read, `rows_needed` a number that is enough.
     """
 
     alpha: float
@@ -119,7 +117,6 @@ class _Plan:
     """
 
     learner: WeakLearner
-    layout: Layout
     notion: Notion
     alpha: float
     beta: float
@@ -175,71 +172,41 @@ def fresh(
     With probability 0.95 the supremum in the population is at most 0.07..., NOT at most alpha=0.02: batches of 9000
     rows ...
     """
-    outcomes = _read_first(y, p, alpha, beta, classes)
-    table = read_features(X, len(outcomes.p))
-    order = np.random.default_rng(random_state).permutation(len(outcomes.p))
-    first, rest = np.split(order, [max(1, min(int(GROUP_SHARE * len(order)), GROUP_ROWS))])
-    learner = _bind(subpopulations, X, table.take(first))
-    plan = _plan(learner, outcomes.layout, finite_basis(notion), float(alpha), float(beta))
-    if n_rounds is None:
-        most = min(plan.needed, len(rest))
-        n_rounds = most_rounds(lambda k: replace(plan, rounds=k).is_accurate(len(rest) // k), most) or FEW_ROUNDS
-    check_whole("n_rounds", n_rounds, 1, max(1, len(rest)))
-    parts = np.array_split(rest, n_rounds)
-    batches = ((outcomes.y[part], outcomes.p[part], plan.learner.encoder(table.take(part))) for part in parts)
-    return _run(batches, replace(plan, rounds=n_rounds), len(first))
-
-
-def fresh_stream(
-    batches: Iterable[tuple[Any, Any, Any]] | Callable[[int], tuple[Any, Any, Any]],
-    *,
-    subpopulations: ClassChoice = None,
-    notion: str | Notion = "degree-2",
-    alpha: float = 0.05,
-    beta: float = 0.05,
-    classes: Sequence[Any] | None = None,
-) -> FreshFit:
-    """Run Algorithm 1 on batches (y, p, X) that are drawn as they are needed, one for each round (spec 4.6).
-
-    The first batch gives the groups and is used for nothing else; no batch is taken after the run has stopped. A batch
-    of m_0 = ceil(32 / t^2 ln(2 N (T_max + 1) / beta)) rows is enough for the statement, where t is the tolerance of
-    single pairs (alpha for two classes and low degrees). The other parameters are those of `fresh`.
-
-    Parameters
-    ----------
-    batches : an iterable of (y, p, X), or a function of the number of the batch, 0, 1, 2, ...
-
-    >>> def draw(number):
-    ...     rng = np.random.default_rng([1, number])
-    ...     half = rng.integers(2, size=20_000)
-    ...     return (rng.random(20_000) < 0.1 + 0.8 * half).astype(int), np.full(20_000, 0.5), {"half": half}
-    >>> fit = fresh_stream(draw, alpha=0.2)
-    >>> fit.status.value, fit.n_updates, fit.statement.holds, fit.statement.rows_used
-    ('reached', 2, True, 80000)
-    """
-    stream = iter(batches(k) for k in count()) if callable(batches) else iter(batches)
-    y, p, X = _unpack(next(stream, None))
-    outcomes = _read_first(y, p, alpha, beta, classes)
-    learner = _bind(subpopulations, X, read_features(X, len(outcomes.p)))
-    plan = _plan(learner, outcomes.layout, finite_basis(notion), float(alpha), float(beta))
-    read = (_read(batch, plan) for batch in stream)
-    return _run(read, plan, len(outcomes.p))
-
-
-def _read_first(y: ArrayLike, p: ArrayLike, alpha: float, beta: float, classes: Sequence[Any] | None) -> Outcomes:
     check_level("alpha", alpha)
     check_level("beta", beta)
     outcomes = read_outcomes(y, p, None, classes)
     check_fit(outcomes)
-    return outcomes
+    table = read_features(X, len(outcomes.p))
+    order = np.random.default_rng(random_state).permutation(len(outcomes.p))
+    first, rest = np.split(order, [max(1, min(int(GROUP_SHARE * len(order)), GROUP_ROWS))])
+    learner = _bind(subpopulations, X, table.take(first))
+    plan = _plan(learner, finite_basis(notion), alpha, beta, outcomes.layout.n_classes)
+    if n_rounds is None:
+        most = min(plan.needed, len(rest))
+        n_rounds = most_rounds(lambda k: replace(plan, rounds=k).is_accurate(len(rest) // k), most) or FEW_ROUNDS
+    check_whole("n_rounds", n_rounds, 1, max(1, len(rest)))
+    plan, rows_used = replace(plan, rounds=n_rounds), len(first)
+    updates: list[Update] = []
+    history: list[Record] = []
+    for part in np.array_split(rest, n_rounds):
+        batch = outcomes.y[part], outcomes.p[part], plan.learner.encoder(table.take(part))
+        rows_used += len(part)
+        batch, violation, update = _measure(batch, updates, plan)
+        if updates:
+            history.append(_record(len(updates), violation, batch))
+        if violation <= 0.75 * plan.tolerance or len(updates) + 1 == n_rounds:
+            break
+        updates.append(update)
+    predictor = Predictor(plan.learner.encoder, tuple(updates), outcomes.layout)
+    return _finish(predictor, history, plan, batch, rows_used)
 
 
-def _plan(learner: WeakLearner, layout: Layout, notion: Notion, alpha: float, beta: float) -> _Plan:
+def _plan(learner: WeakLearner, notion: Notion, alpha: float, beta: float, n_classes: int) -> _Plan:
     """Return the plan of a run that may take all rounds it needs."""
-    pairs = n_pairs(notion, len(learner.names), layout.n_classes)
-    tolerance = basis_tolerance(notion, alpha, layout.n_classes)
-    needed = fresh_rounds(tolerance, layout.n_classes) + 1
-    return _Plan(learner, layout, notion, alpha, beta, pairs, tolerance, needed, needed)
+    pairs = n_pairs(notion, len(learner.names), n_classes)
+    tolerance = basis_tolerance(notion, alpha, n_classes)
+    needed = fresh_rounds(tolerance, n_classes) + 1
+    return _Plan(learner, notion, float(alpha), float(beta), pairs, tolerance, needed, needed)
 
 
 def _bind(subpopulations: ClassChoice, X: object, table: Frame) -> WeakLearner:
@@ -252,60 +219,31 @@ def _bind(subpopulations: ClassChoice, X: object, table: Frame) -> WeakLearner:
     return learner
 
 
-def _unpack(batch: Any) -> tuple[Any, Any, Any]:
-    if batch is None:
-        raise InvalidInput("There is no batch; give at least two, one for the groups and one for the first round.")
-    if not isinstance(batch, tuple | list) or len(batch) != 3:
-        raise InvalidInput(f"A batch is a tuple (y, p, X), but {type(batch).__name__} was given.")
-    y, p, X = batch
-    return y, p, X
+def _measure(batch: Batch, updates: Sequence[Update], plan: _Plan) -> tuple[Batch, float, Update]:
+    """Return a batch with its predictions so far, its largest violation, and the update along that pair.
+
+    A true gain of tolerance / 2 lowers the loss by tolerance^2 / (4B).
+    """
+    y, p, rows = batch
+    for update in updates:
+        p = update(p, rows)
+    plan.learner.n_calls += 1
+    weights = tuple(plan.notion.basis(p, plan.alpha))
+    g = moments(plan.learner.design(rows), evaluate(weights, p), (y - p) / len(y))
+    c, u, a = np.unravel_index(leading(np.abs(g).ravel()), g.shape)
+    step = plan.tolerance / (2 * basis_width(p.shape[1])) * float(np.sign(g[c, u, a]))
+    term = single_term(plan.learner.member(int(c)), weights[u], int(a), p.shape[1], step)
+    return (y, p, rows), float(abs(g[c, u, a])), Update((term,))
 
 
-def _read(batch: Any, plan: _Plan) -> Batch:
-    """Return a batch as the run takes it."""
-    y, p, X = _unpack(batch)
-    outcomes = read_outcomes(y, p, None, plan.layout.classes)
-    if outcomes.layout.n_classes != plan.layout.n_classes:
-        raise InvalidInput(
-            f"A batch has {outcomes.layout.n_classes} classes, but the first has {plan.layout.n_classes}. "
-            "Give the same columns."
-        )
-    return outcomes.y, outcomes.p, plan.learner.encoder(read_features(X, len(outcomes.p)))
+def _record(n_updates: int, violation: float, batch: Batch) -> Record:
+    y, p, _ = batch
+    weight = np.full(len(y), 1.0 / len(y))
+    return Record(n_updates, violation, brier(p, y, weight), log_loss(p, y, weight))
 
 
-def _run(batches: Iterator[Batch], plan: _Plan, rows_used: int) -> FreshFit:
-    """Take batches until one shows no violation above 3/4 of the tolerance, or they run out."""
-    updates: list[Update] = []
-    history: list[Record] = []
-    ahead = next(batches, None)
-    if ahead is None:
-        raise InvalidInput(
-            "There is only one batch; give at least two, one for the groups and one for the first round."
-        )
-    while True:
-        y, p, rows = ahead
-        rows_used += len(y)
-        for update in updates:
-            p = update(p, rows)
-        # the pair with the largest violation: its true gain of tolerance / 2 lowers the loss by tolerance^2 / (4B)
-        plan.learner.n_calls += 1
-        weights = tuple(plan.notion.basis(p, plan.alpha))
-        g = moments(plan.learner.design(rows), evaluate(weights, p), (y - p) / len(y))
-        c, u, a = np.unravel_index(leading(np.abs(g).ravel()), g.shape)
-        violation = float(abs(g[c, u, a]))
-        if updates:
-            weight = np.full(len(y), 1.0 / len(y))
-            history.append(Record(len(updates), violation, brier(p, y, weight), log_loss(p, y, weight)))
-        is_last = violation <= 0.75 * plan.tolerance or len(updates) + 1 == plan.rounds
-        ahead = None if is_last else next(batches, None)
-        if ahead is None:
-            return _finish(updates, history, plan, (y, p, rows), rows_used)
-        step = plan.tolerance / (2 * basis_width(p.shape[1])) * float(np.sign(g[c, u, a]))
-        updates.append(Update((single_term(plan.learner.member(int(c)), weights[u], int(a), p.shape[1], step),)))
-
-
-def _finish(updates: Sequence[Update], history: Sequence[Record], plan: _Plan, last: Batch, rows_used: int) -> FreshFit:
-    """Measure the predictor on the last batch, which no update has seen, and say what follows."""
+def _finish(predictor: Predictor, history: Sequence[Record], plan: _Plan, last: Batch, rows_used: int) -> FreshFit:
+    """Measure the predictor on the last batch, which no update has seen, and state what follows."""
     y, p, rows = last
     found = plan.notion.suprema(p, (y - p) / len(y), plan.learner.design(rows), plan.alpha)
     deviation = plan.deviation(len(y))
@@ -320,11 +258,11 @@ def _finish(updates: Sequence[Update], history: Sequence[Record], plan: _Plan, l
             f"{needed:,} in all are enough whatever the data"
         )
     elif bound > plan.alpha:
-        reason = f"the batches ran out after {len(updates) + 1} rounds; {needed:,} rows are enough whatever the data"
+        rounds = len(predictor.updates) + 1
+        reason = f"the batches ran out after {rounds} rounds; {needed:,} rows are enough whatever the data"
     statement = PopulationStatement(plan.alpha, bound, plan.beta, deviation, rows_used, needed, reason)
     value = float(found.value.max())
     status = Status.REACHED if statement.holds else Status.UNDECIDED if value <= plan.alpha else Status.LIMIT
-    predictor = Predictor(plan.learner.encoder, tuple(updates), plan.layout)
     rest = (plan.needed - 1, plan.learner.n_calls, True, plan.notion, plan.alpha)
     return FreshFit(predictor, status, tuple(history), value, bound, *rest, statement=statement)
 

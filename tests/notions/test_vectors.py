@@ -320,7 +320,7 @@ def test_the_finest_grid_and_the_highest_degree_have_bounds_and_sample_sizes(cla
     for notion in ("full-1e-6", "full-0.0000013", "degree-64"):
         sizes = sample_size(notion, 0.1, n_classes=classes, n_subpopulations=20)
         assert 0 < sizes.rows < 10**100
-        for constants in ("sharp", "paper", "best"):
+        for constants in ("sharp", "best"):
             implied = implied_alpha(notion, "multiaccuracy", 0.01, classes, constants=constants)
             assert 0.01 <= implied < np.inf
     ones = np.ones((4, 1))

@@ -17,7 +17,6 @@ from lowcal import metrics
 from lowcal.datasets import parity_square, two_halves
 from lowcal.hierarchy import (
     basis_to_class,
-    best_width,
     binary_to_simplex,
     implied_alpha,
     robustness,
@@ -69,7 +68,7 @@ def test_9b_multiaccuracy_is_not_degree_one(l: int) -> None:  # noqa: E741
     best = max(sum(x for x, chosen in zip(v, corner, strict=True) if chosen) for corner in product((0, 1), repeat=l))
     assert best == half > max(v)
     assert implied_alpha("multiaccuracy", "degree-1", 1.0, l) == half
-    assert implied_alpha("multiaccuracy", "degree-1", 1.0, l, constants="paper") == 1.0  # printed, and false
+    # the printed factor, 1, is false
     p = np.full((1, l), 1 / l) + 0.5 / l * np.array(v, dtype=float)
     y = np.full((1, l), 1 / l)
     assert metrics.degree_error(y, p, degree=1) == pytest.approx(half * metrics.multiaccuracy_error(y, p))
@@ -155,9 +154,8 @@ def test_9l_a_cell_needs_more_than_one_coefficient() -> None:
     w = worlds.single([1.0], p, y)
     beta, delta = worlds.full_cell(w, 100)[0], 0.01
     actual = definition.class_supremum("smooth", *w.one(0))
-    assert actual > implied_alpha("full-0.01", "smooth", beta, 4, cells=1, constants="paper")
-    assert implied_alpha("full-0.01", "smooth", beta, 4, cells=1, constants="paper") == pytest.approx(beta + 4 * delta)
-    assert actual <= implied_alpha("full-0.01", "smooth", beta, 4, cells=1)
+    assert actual > beta + 4 * delta
+    assert actual <= implied_alpha("full-0.01", "smooth", 4 // 2 * beta, 4, per_cell=False)
     # and the centre of the cube [0, 1/2)^3, which meets the simplex, lies off it
     assert 3 * Fraction(1, 4) != 1
 
@@ -183,20 +181,21 @@ def test_9j_a_one_sided_promise_can_not_be_kept() -> None:
 def test_9m_binary_full_needs_a_square_of_k(k: int) -> None:
     """(alpha/k)-smooth through one width takes alpha^2 / (4 k^2), sharp / (2 k^2), not of order alpha^2 / k."""
     alpha = 0.1
-    printed, sharp = (best_width("smooth", alpha / k, constants=c)[1] for c in ("paper", "sharp"))
-    assert printed == pytest.approx(alpha**2 / (4 * k**2), rel=1e-9)
-    assert sharp == pytest.approx(alpha**2 / (2 * k**2), rel=1e-9)
-    wanted = alpha**2 / (2 * k)
-    assert all(implied_alpha(lowcal.Full(1 / n), "smooth", wanted) > alpha / k for n in range(1, 20 * k, 3))
+    sharp, wanted = alpha**2 / (2 * k**2), alpha**2 / (2 * k)
+    assert implied_alpha(lowcal.Full(alpha / k), "smooth", sharp) == pytest.approx(alpha / k)
+    most = max((alpha / k - width) * width for width in 1 / np.arange(1, 20 * k))  # alpha delta - delta^2, as printed
+    assert most == pytest.approx(alpha**2 / (4 * k**2), rel=1e-2)
+    for beta in (1.01 * sharp, wanted):
+        assert all(implied_alpha(lowcal.Full(1 / n), "smooth", beta) > alpha / k for n in range(1, 20 * k, 3))
     # for degree k + 1 directly it is right
-    assert best_width(f"degree-{k + 1}", alpha)[1] == pytest.approx(wanted, rel=1e-9)
+    assert implied_alpha(lowcal.Full(alpha / k), f"degree-{k + 1}", wanted) == pytest.approx(alpha)
 
 
 def test_9t_the_constant_k_minus_one_is_zero_at_one() -> None:
     """A constant predictor that is off: smooth at 1/4, and degree 1 at 1/4, not at 0."""
     w = worlds.single([1.0], np.array([0.25]), np.array([0.5]))
     assert worlds.smooth(w)[0] == worlds.degree(w, 1)[0] == 0.25 > (1 - 1) * 0.25
-    for constants in ("sharp", "best", "paper"):
+    for constants in ("sharp", "best"):
         assert implied_alpha("smooth", "degree-1", 0.25, constants=constants) == 0.25
     assert implied_alpha("smooth", "degree-3", 0.25, 3) == 0.25  # the simplex: max(1, (k - 1) / 2)
 

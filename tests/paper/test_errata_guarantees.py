@@ -26,15 +26,14 @@ def overconfident(mass):
     return Worlds(np.array([mass / 2, mass / 2, 1 - mass]), np.array([1.0, 1.0, 0.0]), f, star)
 
 
-@pytest.mark.parametrize("is_basis", [True, False])
-def test_d_the_psd_order_needs_alpha_c(is_basis):
+def test_d_the_psd_order_needs_alpha_c():
     w = overconfident(0.05)
-    alpha_c = simplex_violation(w.f, w.star, w.member, is_basis=is_basis)
+    alpha_c = simplex_violation(w.f, w.star, w.member)
     excess = second(w, w.f, w.f) - second(w, w.star, w.star)
-    found = order(second_moment(w.star - w.f, w.f, w.member), alpha_c, excess, is_basis=is_basis).scalar()
+    found = order(second_moment(w.star - w.f, w.f, w.member), alpha_c, excess).scalar()
     printed = 2 * 2 * float(alpha_c) * 0.05
     assert found.estimate == pytest.approx(0.32)
-    assert printed == pytest.approx(0.02 if is_basis else 0.04)
+    assert printed == pytest.approx(0.04)
     assert found.estimate > printed  # with alpha it fails
     assert found.holds  # with alpha_c it holds
 
@@ -42,7 +41,7 @@ def test_d_the_psd_order_needs_alpha_c(is_basis):
 def test_d_the_proof_must_add_absolute_values():
     w = overconfident(1.0)
     M, u = second_moment(w.star - w.f, w.f, w.member), np.array([1, -1]) / np.sqrt(2)
-    alpha_c = simplex_violation(w.f, w.star, w.member, is_basis=True)
+    alpha_c = np.abs(M).max()
     assert -(u @ M @ u) > alpha_c * np.outer(u, u).sum() + 0.1
     assert -(u @ M @ u) <= alpha_c * np.abs(np.outer(u, u)).sum() + 1e-12
 
@@ -68,7 +67,7 @@ def test_e_a_correct_chain_exceeds_the_printed_constant_for_one_label_and_the_sh
     for n_labels in (3, 4, 10):
         assert 2 * n_labels * 1 + 1**2 > 2 * n_labels * 1**2
     m = group_moments(np.array([0.5]), np.array([0.4]), np.ones(1), 2)
-    found = set_rate(m, 3, 1, np.asarray(0.1), is_basis=True)
+    found = set_rate(m, 3, 1, np.asarray(0.1))
     assert found.upper.constant == 1
     assert found.upper.paper_constant == 6
 

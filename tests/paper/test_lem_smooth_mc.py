@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import ceil, log2
 
 import numpy as np
 import pytest
 
 import hierarchy_worlds as worlds
-from lowcal.hierarchy import basis_to_smooth, dyadic_for, dyadic_to_smooth
+from lowcal import Smooth
+from lowcal.hierarchy import basis_to_smooth
 
 
 def dyadic_error(w: worlds.Worlds, scale: int) -> np.ndarray:
     """The largest residual of a dyadic interval of length 1, 1/2, ..., 2^-scale."""
     return np.max([worlds.full_cell(w, 2**s) for s in range(scale + 1)], axis=0)
+
+
+def dyadic_to_smooth(beta: float, scale: int) -> float:
+    """Lemma 3.12 with the dyadic basis: a (2^-(S+1), 1 + S/2)-basis."""
+    return basis_to_smooth(beta, 0.5 ** (scale + 1), 1 + scale / 2)
 
 
 @pytest.mark.parametrize("scale", [0, 1, 3, 6])
@@ -53,7 +60,6 @@ def test_binary_pays_the_distance_once_and_the_simplex_twice() -> None:
     w = worlds.single([0.5, 0.5], np.eye(3)[:2], np.eye(3)[[1, 0]])
     assert worlds.multiaccuracy(w)[0] == 0
     assert worlds.smooth(w)[0] == basis_to_smooth(0.0, 0.5, 1.0, n_classes=3) == 1.0
-    assert basis_to_smooth(0.0, 0.5, 1.0, constants="paper") == 1.0
 
 
 def test_the_weight_of_the_basis_is_attained() -> None:
@@ -78,8 +84,7 @@ def test_any_finite_basis(d: int) -> None:
 
 @pytest.mark.parametrize("alpha", [0.5, 0.3, 0.125, 0.01, 1e-3])
 def test_the_dyadic_tolerance_reaches_its_target(alpha: float) -> None:
-    scale, beta = dyadic_for(alpha)
-    assert 2.0**-scale <= alpha < 2.0 ** -(scale - 1)
+    scale, beta = max(0, ceil(log2(1 / alpha))), Smooth().tolerance(np.zeros((1, 1)), alpha)
     assert beta == pytest.approx(alpha / (2 + scale), rel=1e-15)
     assert dyadic_to_smooth(beta, scale) <= alpha * (1 + 1e-12)
     assert beta > alpha**2 / 2 or alpha > 0.4  # against one fixed width

@@ -20,12 +20,11 @@ def excess_of(w, f, star):
 
 
 @pytest.mark.parametrize("n_labels", LABELS)
-@pytest.mark.parametrize("is_basis", [True, False])
-def test_holds_in_random_worlds(n_labels, is_basis):
+def test_holds_in_random_worlds(n_labels):
     w = simplex_worlds(n_labels)
     excess = excess_of(w, w.f, w.star)
-    alpha_c = simplex_violation(w.f, w.star, w.member, is_basis=is_basis)
-    found = order(second_moment(w.star - w.f, w.f, w.member), alpha_c, excess, is_basis=is_basis)
+    alpha_c = simplex_violation(w.f, w.star, w.member)
+    found = order(second_moment(w.star - w.f, w.f, w.member), alpha_c, excess)
     eigenvalue = largest(excess)
     agree(found.estimate, eigenvalue)
     assert np.all(eigenvalue <= found.upper.bound + 1e-12)
@@ -52,24 +51,6 @@ def test_the_scalar_convention_holds_in_random_worlds():
     assert np.all(found.upper.signed <= found.upper.slack + 1e-12)
 
 
-def worst_matrix(n_labels):
-    """-v t' with v zero-sum in [-1, 1], t the signs of the best u: -2 u'M u is the largest with |M| <= 1."""
-    half = n_labels // 2
-    v = np.r_[np.ones(half), -np.ones(half), np.zeros(n_labels % 2)]
-    return -np.outer(v, np.where(v == 0, 1.0, v))
-
-
-@pytest.mark.parametrize("n_labels", LABELS)
-def test_the_constant_for_monomials_is_approached(n_labels):
-    w = realise(1e-5 * worst_matrix(n_labels))
-    M, alpha_c = second_moment(w.star - w.f, w.f, w.member), simplex_violation(w.f, w.star, w.member, is_basis=True)
-    found = order(M, alpha_c, excess_of(w, w.f, w.star), is_basis=True)
-    # E[y_i - f_i] = sum_j M_ij is a monomial's violation too; here it is no larger than the entries
-    assert 0.99 <= share_of_slack(found, "upper") <= 1 + 1e-9
-    odd = n_labels - 1 + sqrt(n_labels * (n_labels - 1))
-    assert found.upper.constant == pytest.approx(odd if n_labels % 2 else 2 * n_labels)
-
-
 def test_what_the_data_show_is_approached_from_any_direction():
     """lambda_max(-(M + M')) is lost by E[(f* - f)(f* - f)'] only, which is of second order."""
     rng = np.random.default_rng(3)
@@ -93,7 +74,8 @@ def test_the_scalar_constant_is_approached():
 def test_the_constant_for_the_whole_class_is_below_the_other_bounds():
     for n in range(2, 30):
         assert order_constant(n) == pytest.approx(1 + sqrt(n) + sqrt(n - 1))
-        assert order_constant(n) < min(2 * (1 + sqrt(n)), order_constant(n, is_basis=True)) <= 2 * n
+        assert order_constant(n) < 2 * (1 + sqrt(n))
+        assert order_constant(n) <= 2 * n
 
 
 @pytest.mark.parametrize("n_labels", [6, 9])

@@ -37,7 +37,6 @@ def test_the_factors_are_attained(classes: int) -> None:
     w = worlds.single(np.full(classes, 1 / classes), 0.4 * favourite + 0.6 / classes, 0.7 * favourite + 0.3 / classes)
     ratio = worlds.degree(w, 2)[0] / worlds.monomial(w, 2)[0]
     assert ratio == pytest.approx(basis_to_class("degree-2", 1.0, classes), rel=1e-12)
-    assert basis_to_class("degree-2", 1.0, classes, constants="paper") == 1.0
 
 
 def test_binary_monomials_are_the_class() -> None:

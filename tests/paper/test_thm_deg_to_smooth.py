@@ -49,7 +49,7 @@ def test_simplex_constants_are_never_exceeded(d: int, k: int) -> None:
     smooth = worlds.smooth(w)
     for i in range(len(smooth)):
         shown = attained(*w.one(i), k)
-        for constants in ("sharp", "best", "paper"):
+        for constants in ("sharp", "best"):
             assert shown <= implied_alpha("smooth", f"degree-{k}", smooth[i], 3, constants=constants) + 1e-9
 
 

@@ -21,9 +21,9 @@ def test_never_exceeded(classes: int, k: int) -> None:
     many, cell, whole = worlds.occupied(w, k), worlds.full_cell(w, k), worlds.full_class(w, k)
     wanted = {"smooth": worlds.smooth(w), "degree-1": worlds.degree(w, 1), "degree-2": worlds.degree(w, 2)}
     for want, actual in wanted.items():
-        slack = implied_alpha(Full(1 / k), want, 0.0, classes, cells=1)
-        factor = implied_alpha(Full(1 / k), want, 1.0, classes, cells=1) - slack
-        assert (actual <= many * factor * cell + slack + 1e-12).all()
+        slack = implied_alpha(Full(1 / k), want, 0.0, classes)
+        assert (actual <= classes // 2 * many * cell + slack + 1e-12).all()
+        assert (actual <= [implied_alpha(Full(1 / k), want, one, classes) + 1e-12 for one in cell]).all()
         assert (actual <= whole + slack + 1e-12).all()
 
 
@@ -36,12 +36,13 @@ def test_the_part_of_the_cells_is_approached(classes: int) -> None:
     w = worlds.single([1.0], said, truth)
     beta = worlds.full_cell(w, 10_000)[0]
     for want in ("smooth", "degree-2"):
-        bound = implied_alpha("full-0.0001", want, beta, classes, cells=1)
+        bound = implied_alpha("full-0.0001", want, half * beta, classes, per_cell=False)
         assert 0.98 <= worlds.smooth(w)[0] / bound <= 1
-    assert worlds.smooth(w)[0] == pytest.approx(implied_alpha("full-0.0001", "degree-1", beta, classes, cells=1))
-    assert worlds.multiaccuracy(w)[0] == pytest.approx(
-        implied_alpha("full-0.0001", "multiaccuracy", beta, classes, cells=1)
-    )
+    assert worlds.smooth(w)[0] == pytest.approx(half * beta)
+    assert worlds.multiaccuracy(w)[0] == pytest.approx(beta)
+    # a single cell, of width 1, is all that the hierarchy can count here
+    for want, factor in (("degree-1", half), ("multiaccuracy", 1)):
+        assert implied_alpha("full-1", want, beta, classes) == pytest.approx(factor * beta)
 
 
 @pytest.mark.parametrize("classes", [4, 6])
@@ -57,14 +58,13 @@ def test_half_of_the_part_of_the_width_is_reached(classes: int) -> None:
     assert worlds.full_cell(w, k)[0] < 0.5 * reach + 1e-12
     distance = np.abs(z[0] - z[1]).sum()
     assert worlds.smooth(w)[0] >= 0.5 * min(distance, 1.0) * (1 - 1e-6)
-    assert worlds.smooth(w)[0] <= implied_alpha("full-0.1", "smooth", worlds.full_cell(w, k)[0], classes, cells=1)
+    assert worlds.smooth(w)[0] <= classes // 2 * worlds.full_cell(w, k)[0] + classes / k
 
 
-def test_the_printed_constants() -> None:
-    assert implied_alpha("full-0.1", "smooth", 1e-5, 3, constants="paper") == pytest.approx(1e-5 * 1000 + 0.3)
+def test_the_constants() -> None:
+    """floor(l/2) N alpha + l delta, N the cells that meet the simplex; the paper prints ceil(1/delta)^l alpha."""
     assert implied_alpha("full-0.1", "smooth", 1e-5, 3) == pytest.approx(1e-5 * 163 + 0.3)
     assert implied_alpha("full-0.1", "smooth", 1e-5, 4) == pytest.approx(2e-5 * 787 + 0.4)
-    # the paper reaches a degree through smooth only
-    assert implied_alpha("full-0.1", "degree-3", 1e-5, 3, constants="paper") == pytest.approx(2 * (1e-5 * 1000 + 0.3))
+    # a degree directly: (k - 1) / 2 times l delta; the paper reaches it through smooth only
     assert implied_alpha("full-0.1", "degree-3", 1e-5, 3) == pytest.approx(1e-5 * 163 + 0.3)
     assert implied_alpha("full-0.1", "degree-2", 1e-5, 4) == pytest.approx(2e-5 * 787 + 0.2)

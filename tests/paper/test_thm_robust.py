@@ -10,7 +10,7 @@ import hierarchy_worlds as worlds
 from lowcal.hierarchy import robustness
 
 
-@pytest.mark.parametrize("constants", ["sharp", "best", "paper"])
+@pytest.mark.parametrize("constants", ["sharp", "best"])
 @pytest.mark.parametrize("classes", [2, 3, 4])
 def test_never_exceeded(classes: int, constants: str) -> None:
     d = 1 if classes == 2 else classes
@@ -26,10 +26,8 @@ def test_never_exceeded(classes: int, constants: str) -> None:
 def test_prices_by_hand() -> None:
     assert [robustness(f"degree-{k}", 0.5, 0.125) for k in (1, 2, 4)] == [0.625, 0.75, 1.0]
     assert [robustness(f"degree-{k}", 0.5, 0.125, 3) for k in (1, 2, 4)] == [0.5625, 0.6875, 0.9375]
-    assert [robustness(f"degree-{k}", 0.0, 1.0, 3, "paper") for k in (1, 2, 4)] == [1.0, 3.0, 7.0]
     assert [robustness(f"degree-{k}", 0.0, 1.0, 3, "best") for k in (1, 2, 3, 5)] == [0.5, 1.5, 2.0, 3.5]
     assert [robustness("smooth", 0.0, 1.0, 2), robustness("smooth", 0.0, 1.0, 3)] == [2.0, 2.5]
-    assert robustness("smooth", 0.0, 1.0, 3, "paper") == 3.0
     assert robustness("multiaccuracy", 0.0, 1.0, 5) == 0.5
 
 

@@ -16,14 +16,14 @@ A, B = 0.1, 0.05
 def test_low_degree_as_printed(l: int, k: int) -> None:  # noqa: E741
     for vc in (1.0, 30.0):
         expected = l * (vc + k * log(l / (A * B))) / A**4
-        assert float(Orders(A, k, l, vc, B, reading="paper").low_degree()) == pytest.approx(expected, abs=1)
+        assert float(Orders(A, k, l, vc, B, is_paper=True).low_degree()) == pytest.approx(expected, abs=1)
 
 
 @pytest.mark.parametrize("l", [3, 4, 5])
 @pytest.mark.parametrize("k", [1, 2])
 def test_full_as_printed(l: int, k: int) -> None:  # noqa: E741
     expected = (2 * k * l) ** (4 * (l + 1)) * (9 + log(k * l / (A * B))) / A ** (4 * (l + 1))
-    assert float(Orders(A, k, l, 9.0, B, reading="paper").full()) == pytest.approx(expected, rel=1e-9)
+    assert float(Orders(A, k, l, 9.0, B, is_paper=True).full()) == pytest.approx(expected, rel=1e-9)
 
 
 def test_full_corrected() -> None:
@@ -39,21 +39,21 @@ def test_full_corrected() -> None:
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_binary_full_as_printed(k: int) -> None:
     expected = k**4 * (9 + log(k / (A * B))) / A**8
-    assert float(Orders(A, k, 2, 9.0, B, reading="paper").full()) == pytest.approx(expected, rel=1e-9)
+    assert float(Orders(A, k, 2, 9.0, B, is_paper=True).full()) == pytest.approx(expected, rel=1e-9)
 
 
 def test_growth_in_alpha() -> None:
     """alpha^-4 for low degrees, alpha^-(l+3) for smooth, alpha^-4(l+1) for full; logarithms aside."""
     l, vc = 3, 1e-9  # noqa: E741
-    less, more = (Orders(a, 1, l, vc, B, reading="paper") for a in (1e-4, 2e-4))
+    less, more = (Orders(a, 1, l, vc, B, is_paper=True) for a in (1e-4, 2e-4))
     for order, power in ((Orders.low_degree, 4), (Orders.smooth, l + 3), (Orders.full, 4 * (l + 1))):
         ratio = float(order(less)) / float(order(more))
         assert 2**power <= ratio <= 2**power * 1.15
 
 
 def test_low_degree_is_polynomial_in_the_classes_and_full_is_not() -> None:
-    low = [float(Orders(A, 1, l, 10.0, B, reading="paper").low_degree()) for l in (4, 8)]  # noqa: E741
-    full = [float(Orders(A, 1, l, 10.0, B, reading="paper").full()) for l in (4, 8)]  # noqa: E741
+    low = [float(Orders(A, 1, l, 10.0, B, is_paper=True).low_degree()) for l in (4, 8)]  # noqa: E741
+    full = [float(Orders(A, 1, l, 10.0, B, is_paper=True).full()) for l in (4, 8)]  # noqa: E741
     assert low[1] / low[0] < 3
     assert full[1] / full[0] > 1e30
 

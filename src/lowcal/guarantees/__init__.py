@@ -6,17 +6,17 @@ sharp one, what the data show with its sign, whether the truth f* is needed, and
 | function | the paper | spec | file |
 |---|---|---|---|
 | `moment_match` | Lemma 4.1 | 5.1 | theorems |
-| `moment_sandwich`, `holder_certificate` | Theorem 4.2 | 5.2, 5.3 | theorems |
+| `moment_sandwich` | Theorem 4.2 | 5.2, 5.3 | theorems |
 | `cross_moment` | Corollary 4.3 | 5.4 | theorems |
 | `true_positive_rate`, `false_positive_rate` | Lemmas 4.5, 4.7 | 5.5, 5.6 | theorems |
 | `confusion` | Lemmas 4.8, 4.9 | 5.7, 5.8 | theorems |
 | `set_true_positive_rate` | Lemma 4.11 | 5.9 | theorems |
 | `covariance` | Theorem 4.12 | 5.10 | theorems |
-| `variance`, `excess_variance_certificate` | Lemma 4.13 | 5.11 | theorems |
+| `variance` | Lemma 4.13 | 5.11 | theorems |
 | `squared_loss`, `glm_loss` | Proposition A.1 | 5.12, 5.13 | losses |
 | `overconfidence` | the golden rule behind them | 5 | losses |
 
-`describe` says the same of a subpopulation in sentences, from its moments alone.
+`describe` puts the same into sentences for one subpopulation, from its moments alone.
 
 The numbers refer to the rows given. Where f* enters, single labels are noisy stand-ins of it: a bound that the theorem
 grants the population may fail on a sample by that noise.
@@ -39,9 +39,7 @@ from lowcal.guarantees.theorems import (
     confusion,
     covariance,
     cross_moment,
-    excess_variance_certificate,
     false_positive_rate,
-    holder_certificate,
     moment_match,
     moment_sandwich,
     set_true_positive_rate,
@@ -62,11 +60,9 @@ __all__ = [
     "cross_moment",
     "describe",
     "distance_from",
-    "excess_variance_certificate",
     "false_positive_rate",
     "glm_loss",
     "group_moments",
-    "holder_certificate",
     "moment_match",
     "moment_sandwich",
     "negative_entropy",

@@ -1,4 +1,4 @@
-"""What guarantees are made of: an inequality, a group's moments, what is known of the truth f*, and checked rows.
+"""The parts of a guarantee: an inequality, a group's moments, the truth f* as far as it is known, and checked rows.
 
 A guarantee is an estimate, at least one reference less a slack, at most another plus a slack. A slack is a constant
 times alpha_c = alpha / E[c]. Two constants stand side by side: the paper's as printed and the sharp one (spec 5). The
@@ -99,11 +99,6 @@ class Inequality(Generic[N]):
         return self._beyond(self.slack)
 
     @property
-    def paper_bound(self) -> N:
-        """The bound on the estimate with the paper's constant."""
-        return self._beyond(self.paper_slack)
-
-    @property
     def signed_bound(self) -> N:
         """The bound on the estimate with the signed slack."""
         return self._beyond(self.signed)
@@ -122,7 +117,7 @@ class Inequality(Generic[N]):
         return replace(self, **{name: float(getattr(self, name)) for name in numbers})  # type: ignore[arg-type,return-value]
 
     def words(self: Inequality[float], estimate: float) -> str:
-        """Say the inequality in words."""
+        """Put the inequality into words."""
         at, sign = ("at most", "plus") if self.kind == "upper" else ("at least", "less")
         size, kept = self.slack, self.allows(estimate)
         more: list[str] = [f"{sign} {size:.3g}"] if size > 0 else []
@@ -375,7 +370,7 @@ def both_classes(values: FloatArray) -> FloatArray:
 # ------------------------------------------------------------------------------------------- rows
 @dataclass(frozen=True, eq=False)
 class GroupRows:
-    """Checked rows: y and p of shape (n, d), the weight w_i c(x_i) of each row, and what is known of f*."""
+    """Checked rows: y and p of shape (n, d), the weight w_i c(x_i) of each row, and f* as far as it is known."""
 
     y: FloatArray
     p: FloatArray

@@ -1,4 +1,4 @@
-"""A page on one subpopulation: what its moments say of the model, in sentences and figures.
+"""A page on one subpopulation: what its moments show about the model, in sentences and figures.
 
 Each moment E[c f^j (y - f)] is known up to a margin, so e_j up to margin / E[c], and V - C = e_0 E_c[f] - e_1 up to
 (1 + E_c f) margin / E[c]. The moments of f itself are those of the rows at hand (spec 5).
@@ -19,7 +19,7 @@ from lowcal.guarantees.theorems import excess_variance, holder, true_positive_ra
 
 @dataclass(frozen=True, eq=False)
 class GroupPage:
-    """What is said of a subpopulation: `sentences`, and the `figures` in them by name."""
+    """The description of a subpopulation: `sentences`, and the `figures` in them by name."""
 
     name: str
     label: str | None
@@ -31,7 +31,7 @@ class GroupPage:
 
 
 def describe(moments: GroupMoments, name: str, label: str | None = None, margin: float = 0.0) -> GroupPage:
-    """Return what the moments of a subpopulation say, in words (spec 5.2 to 5.11).
+    """Describe a subpopulation in words, from its moments (spec 5.2 to 5.11).
 
     Parameters
     ----------
@@ -104,12 +104,12 @@ def _sentences(figures: dict[str, float]) -> Iterator[str]:
 
 
 def _at_least(limit: float, t: float) -> str:
-    """Say a limit: with a margin it is a limit, without one the value itself."""
+    """Put a limit into words; without a margin it is the value itself."""
     return f"{limit:.3g}" if t == 0 else f"at least {limit:.3g} (net of the margin of error)"
 
 
 def _verdict(figures: dict[str, float], name: str, positive: str, negative: str, unsure: str) -> str:
-    """Return what is to be said of a figure's sign, on which both of its limits must agree."""
+    """Return the phrase for a figure's sign; it is certain if both limits agree."""
     if figures[f"{name}_lower"] > ROUNDING:
         return positive
     return negative if figures[f"{name}_upper"] < -ROUNDING else unsure

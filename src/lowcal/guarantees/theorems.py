@@ -160,30 +160,15 @@ def holder(m: GroupMoments, degree: int) -> FloatArray:
 
 
 @on_rows()
-def holder_certificate(m: GroupMoments, degree: int = 2) -> Guarantee[FloatArray]:
-    """Return a lower bound on the truth's moment E_c[f*^d] from single labels, for ANY predictor (spec 5.2).
-
-    E_c[f*^d] >= E_c[f^(d-1) y]^d / E_c[f^d]^(d-1). No alpha enters. The parameters are those of `moment_sandwich`.
-
-    >>> from lowcal.datasets import two_halves
-    >>> d = two_halves()
-    >>> found = holder_certificate(d.y, d.p, sample_weight=d.sample_weight, f_star=d.f_star)
-    >>> round(found.estimate, 3), round(found.upper.reference, 3)
-    (0.245, 0.29)
-    """
-    zero = np.zeros(())
-    upper = Inequality("upper", "the truth's moment", m.truth(degree), 0.0, None, zero, zero, needs_f_star=True)
-    name = f"The certified moment of degree {degree} of the truth"
-    return Guarantee(name, "Holder's inequality (spec 5.2)", holder(m, degree), None, upper)
-
-
-@on_rows()
 def cross_moment(m: GroupMoments, degree: int = 2, alpha: Alpha = None) -> Guarantee[FloatArray]:
-    """Return the bounds on E_c[f^(d-1) y], which at d = 2 say that f is rightly correlated (Corollary 4.3, spec 5.4).
+    """Return the bounds on E_c[f^(d-1) y], for d = 2 on the covariance of f and y (Corollary 4.3, spec 5.4).
 
-    Upper: E_c[f*^d] + (d - 1) alpha_c (the paper: d + 1), signed by `holder`. Lower: E_c[y] E_c[f^(d-1)] less
-    (1 + E_c[f^(d-1)]) alpha_c (the paper: 2), for Cov_c(f^(d-1), y) = Cov_c(f^(d-1), f) + e_(d-1) - e_0 E_c[f^(d-1)];
-    at d = 1 the two terms of that sum cancel, and 0 is left. The parameters are those of `moment_sandwich`.
+    Upper: E_c[f*^d] + (d - 1) alpha_c (the paper: d + 1). `estimate - upper.signed` is a lower bound on E_c[f*^d] from
+    single labels, for ANY predictor: E_c[f^(d-1) y]^d / E_c[f^d]^(d-1), by Holder's inequality (spec 5.2).
+
+    Lower: E_c[y] E_c[f^(d-1)] less (1 + E_c[f^(d-1)]) alpha_c (the paper: 2), for Cov_c(f^(d-1), y) =
+    Cov_c(f^(d-1), f) + e_(d-1) - e_0 E_c[f^(d-1)]; at d = 1 the two terms of that sum cancel, and 0 is left. The
+    parameters are those of `moment_sandwich`.
 
     >>> found = cross_moment([1, 0, 1, 0], [0.8, 0.2, 0.6, 0.4], alpha=0.0)
     >>> round(found.estimate, 3), round(found.lower.bound, 3), found.lower.allows(found.estimate)
@@ -304,7 +289,8 @@ def covariance(m: GroupMoments, alpha: Alpha = None) -> Guarantee[FloatArray]:
 def variance(m: GroupMoments, alpha: Alpha = None) -> Guarantee[FloatArray]:
     """Return the bound on Var_c f: at most the truth's plus 2 (1 + E_c f) alpha_c (Lemma 4.13, spec 5.11).
 
-    The paper's constant is 4. The parameters are those of `moment_sandwich`.
+    The paper's constant is 4. `upper.signed` = V - C^2 / V, C = Cov_c(f, y), is an upper bound on Var_c f - Var_c f*
+    from single labels, for ANY predictor. The parameters are those of `moment_sandwich`.
 
     >>> from lowcal.datasets import two_halves
     >>> d = two_halves()
@@ -318,24 +304,6 @@ def variance(m: GroupMoments, alpha: Alpha = None) -> Guarantee[FloatArray]:
     return Guarantee("The variance of the predictions", "Lemma 4.13", m.variance, None, upper)
 
 
-@on_rows()
-def excess_variance_certificate(m: GroupMoments) -> Guarantee[FloatArray]:
-    """Return an upper bound on Var_c f - Var_c f* from single labels, for ANY predictor: V - C^2 / V (spec 5.11).
-
-    No alpha enters. The parameters are those of `moment_sandwich`.
-
-    >>> from lowcal.datasets import two_halves
-    >>> d = two_halves()
-    >>> found = excess_variance_certificate(d.y, d.p, f_star=d.f_star, sample_weight=d.sample_weight)
-    >>> round(found.estimate, 3), round(found.lower.reference, 3), found.holds
-    (0.21, 0.21, True)
-    """
-    zero, reference = np.zeros(()), m.variance - star_variance(m)
-    lower = Inequality("lower", "the excess itself", reference, 0.0, None, zero, zero, needs_f_star=True)
-    estimate, name = excess_variance(m.variance, m.covariance), "The certified excess variance over the truth"
-    return Guarantee(name, "Cauchy-Schwarz (spec 5.11)", estimate, lower, None)
-
-
 # ------------------------------------------------------------------------------------------- several labels
 def second_moment(a: FloatArray, b: FloatArray, weight: FloatArray) -> FloatArray:
     """Return E_c[a b'] for rows a and b of shape (..., n, l) and weights (..., n); nan without mass."""
@@ -344,18 +312,11 @@ def second_moment(a: FloatArray, b: FloatArray, weight: FloatArray) -> FloatArra
     return ratio(total, weight.sum(axis=-1)[..., None, None])
 
 
-def simplex_violation(
-    f: FloatArray, y: FloatArray, weight: FloatArray, alpha: Alpha = None, *, is_basis: bool = False
-) -> FloatArray:
-    """Return alpha_c of degree 2 on the simplex: alpha / E[c], or what is measured when alpha is None.
-
-    Measured over all of W_2 (exact, spec 2.2), or with `is_basis` over monomials: max(|E_c[y - f]|, |M|).
-    """
+def simplex_violation(f: FloatArray, y: FloatArray, weight: FloatArray, alpha: Alpha = None) -> FloatArray:
+    """Return alpha_c of degree 2 on the simplex: alpha / E[c], or the supremum over W_2 without an alpha (spec 2.2)."""
     if alpha is not None:
         return given_alpha(alpha, weight.sum(axis=-1))
     M = second_moment(y - f, f, weight)
-    if is_basis:
-        return np.asarray(np.maximum(np.abs(M).max(axis=(-2, -1)), np.abs(M.sum(axis=-1)).max(axis=-1)))
     return np.asarray(np.maximum(best_linear(M)[0].sum(axis=-1), best_linear(-M)[0].sum(axis=-1)))
 
 
@@ -372,18 +333,11 @@ class Confusion:
     gap: FloatArray
     distance: Guarantee[float]
     order: Guarantee[float]
-    name: str = "The confusion matrix"
-    theorem: str = "Lemmas 4.8 and 4.9"
 
     @property
     def estimate(self) -> FloatArray:
         """The confusion matrix B_c(f*, f), estimated from the labels."""
         return self.matrix
-
-    @property
-    def needs_f_star(self) -> bool:
-        """Whether a part refers to the truth f*: the order does."""
-        return self.order.needs_f_star
 
     @property
     def holds(self) -> bool | None:
@@ -401,7 +355,6 @@ def confusion(
     c: Membership = None,
     *,
     alpha: Alpha = None,
-    is_basis: bool = False,
     **about: Unpack[AboutRows],
 ) -> Confusion:
     """Return the confusion matrix of labels drawn from f, near the predicted one and below the truth's (spec 5.7, 5.8).
@@ -413,8 +366,7 @@ def confusion(
 
     Parameters
     ----------
-    alpha : a bound on the degree-2 violation (three or more classes: over all of W_2); None takes that of these rows
-    is_basis : whether alpha bounds the monomials only (`Measurement.basis`)
+    alpha : a bound on the degree-2 violation; None takes that of these rows
     replicates : at least 2 labels of each row
     others : as in `moment_sandwich`. Two classes keep the scalar convention and its constants.
 
@@ -433,11 +385,11 @@ def confusion(
     if is_scalar:
         alpha_c = rows.moments([0], 2).violation(2, alpha)
     else:
-        alpha_c = simplex_violation(rows.p, rows.y, rows.weight, alpha, is_basis=is_basis)
+        alpha_c = simplex_violation(rows.p, rows.y, rows.weight, alpha)
     if rows.truth is not None:
         excess = predicted - mean(rows.truth.products(rows.weight).transpose(1, 2, 0), rows.weight)
     near = distance(M, alpha_c, is_scalar=is_scalar).scalar()
-    below = order(M, alpha_c, excess, is_scalar=is_scalar, is_basis=is_basis).scalar()
+    below = order(M, alpha_c, excess, is_scalar=is_scalar).scalar()
     return Confusion(matrix, predicted, M, near, below)
 
 
@@ -452,12 +404,7 @@ def distance(M: FloatArray, alpha_c: FloatArray, *, is_scalar: bool = False) -> 
 
 
 def order(
-    M: FloatArray,
-    alpha_c: FloatArray,
-    excess: FloatArray | None = None,
-    *,
-    is_scalar: bool = False,
-    is_basis: bool = False,
+    M: FloatArray, alpha_c: FloatArray, excess: FloatArray | None = None, *, is_scalar: bool = False
 ) -> Guarantee[FloatArray]:
     """Return the largest eigenvalue of B_c(f, f) - B_c(f*, f*), at most lambda_max(-(M + M')) (Lemma 4.9, spec 5.8).
 
@@ -465,27 +412,21 @@ def order(
     """
     n_labels, zero = M.shape[-1], np.zeros_like(alpha_c)
     estimate = zero * np.nan if excess is None else largest_eigenvalue(excess)
-    constant = order_constant(n_labels, is_scalar=is_scalar, is_basis=is_basis)
+    constant = order_constant(n_labels, is_scalar=is_scalar)
     signed = largest_eigenvalue(-(M + np.swapaxes(M, -1, -2)))
     upper = Inequality("upper", "", zero, constant, 2.0 * n_labels, alpha_c, signed, needs_f_star=True)
     name = "The largest excess of the predicted confusion over the truth's"
     return Guarantee(name, "Lemma 4.9", estimate, None, upper)
 
 
-def order_constant(n_labels: int, *, is_scalar: bool = False, is_basis: bool = False) -> float:
+def order_constant(n_labels: int, *, is_scalar: bool = False) -> float:
     """Return K with B_c(f, f) <= B_c(f*, f*) + K alpha_c I (Lemma 4.9 prints 2 l alpha; spec 5.8).
 
-    K bounds -2 u'M u over unit vectors u. For monomials K = 2 l if l is even, l - 1 + sqrt(l (l - 1)) if it is odd: the
-    largest value when |M| <= 1 and its columns sum to 0. For all of W_2 K = 1 + sqrt(l) + sqrt(l - 1), which is not
-    sharp: split u by sign; the weights u+ (u+ f) + u- (u- f) and u+ (u- f) + u- (u+ f) are in W_2 up to factors of at
-    most (1 + sqrt(l)) / 2 and sqrt(l - 1) / 2. In the scalar convention M = (-1, 1)'(e_0 - e_1, e_1), and
-    K = 3 + sqrt(10), at e_0 = -e_1.
+    K bounds -2 u'M u over unit vectors u. K = 1 + sqrt(l) + sqrt(l - 1), which is not sharp: split u by sign; the
+    weights u+ (u+ f) + u- (u- f) and u+ (u- f) + u- (u+ f) are in W_2 up to factors of at most (1 + sqrt(l)) / 2 and
+    sqrt(l - 1) / 2. In the scalar convention M = (-1, 1)'(e_0 - e_1, e_1), and K = 3 + sqrt(10), at e_0 = -e_1.
     """
-    if is_scalar:
-        return 3.0 + sqrt(10.0)
-    if not is_basis:
-        return 1.0 + sqrt(n_labels) + sqrt(n_labels - 1.0)
-    return 2.0 * n_labels if n_labels % 2 == 0 else n_labels - 1.0 + sqrt(n_labels * (n_labels - 1.0))
+    return 3.0 + sqrt(10.0) if is_scalar else 1.0 + sqrt(n_labels) + sqrt(n_labels - 1.0)
 
 
 def largest_eigenvalue(A: FloatArray) -> FloatArray:
@@ -503,7 +444,6 @@ def set_true_positive_rate(
     *,
     labels: Iterable[Any],
     alpha: Alpha = None,
-    is_basis: bool = False,
     **about: Unpack[AboutRows],
 ) -> Guarantee[float]:
     """Return the bounds on E_c[f_L | y in L], the true positive rate of a set L of labels (Lemma 4.11, spec 5.9).
@@ -514,8 +454,7 @@ def set_true_positive_rate(
     Parameters
     ----------
     labels : the classes of the set
-    alpha : a bound on the degree-2 violation over all of W_2; None takes that of these rows
-    is_basis : whether alpha bounds the monomials only (`Measurement.basis`), which changes the constants
+    alpha : a bound on the degree-2 violation; None takes that of these rows
     others : as in `moment_sandwich`
 
     >>> p = [[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.1, 0.1, 0.8]]
@@ -529,33 +468,28 @@ def set_true_positive_rate(
     which = sorted({read_label(label, rows.layout) for label in labels})
     if not which:
         raise InvalidInput("labels is empty. Name at least one class.")
-    m, alpha_c = rows.moments(which, 2), simplex_violation(rows.p, rows.y, rows.weight, alpha, is_basis=is_basis)
-    return set_rate(m, rows.layout.n_classes, len(which), alpha_c, is_basis=is_basis).scalar()
+    alpha_c = simplex_violation(rows.p, rows.y, rows.weight, alpha)
+    return set_rate(rows.moments(which, 2), rows.layout.n_classes, len(which), alpha_c).scalar()
 
 
-def set_rate(
-    m: GroupMoments, n_labels: int, size: int, alpha_c: FloatArray, *, is_basis: bool = False
-) -> Guarantee[FloatArray]:
+def set_rate(m: GroupMoments, n_labels: int, size: int, alpha_c: FloatArray) -> Guarantee[FloatArray]:
     """Return the bounds on E_c[f_L | y_L = 1] for a set of `size` labels; `m` holds the moments of f_L and y_L.
 
     Below, t e_0 - e_1 with t = E_c[f_L] is an average of e_0 - e_1 and -e_1, and e_0 - e_1 is -E_c[f_R (y_R - f_R)] for
-    the other labels R: W_2 bounds both by the same K. With monomials it is K + t min(s, l - s).
+    the other labels R: W_2 bounds both by the same K.
     """
-    s, K, share = float(size), set_constant(n_labels, size, is_basis=is_basis), divisor(m.fy[0])
-    below = K + m.f[1] * min(size, n_labels - size) if is_basis else K
+    s, K, share = float(size), set_constant(n_labels, size), divisor(m.fy[0])
     signed = (m.fy[0] * m.f[1] - m.fy[1]) / share
-    lower = Inequality("lower", "the mean prediction", m.f[1], below, s**2 + s, alpha_c, signed, share)
+    lower = Inequality("lower", "the mean prediction", m.f[1], K, s**2 + s, alpha_c, signed, share)
     truth, signed, paper = ratio(m.truth(2), m.truth(1)), (m.fy[1] - holder(m, 2)) / share, 2.0 * n_labels * s**2
     upper = Inequality("upper", "the truth's own", truth, K, paper, alpha_c, signed, share, needs_f_star=True)
     return Guarantee("The true positive rate of the set", "Lemma 4.11", m.fy[1] / share, lower, upper)
 
 
-def set_constant(n_labels: int, size: int, *, is_basis: bool = False) -> float:
-    """Return K with |E_c[f_L (y_L - f_L)]| <= K alpha_c for a set L of s of l labels (spec 5.9).
+def set_constant(n_labels: int, size: int) -> float:
+    """Return K = s (l - s) / (l - 1) with |E_c[f_L (y_L - f_L)]| <= K alpha_c for a set L of s of l labels (spec 5.9).
 
-    K = s (l - s) / (l - 1) when alpha bounds all of W_2: the weight ((l - s - 1) f_L / s + 1) / (l - s) on the labels
-    of L and (1 - f_L) / (l - s) on the others is one of W_2, and its violation is E_c[f_L (y_L - f_L)] / K because
-    residuals sum to 0. K = s min(s, l - s) when alpha bounds the monomials alone: each column of E_c[(y - f) f'] sums
-    to 0.
+    The weight ((l - s - 1) f_L / s + 1) / (l - s) on the labels of L and (1 - f_L) / (l - s) on the others is one of
+    W_2, and its violation is E_c[f_L (y_L - f_L)] / K because residuals sum to 0.
     """
-    return float(size * min(size, n_labels - size)) if is_basis else size * (n_labels - size) / (n_labels - 1)
+    return size * (n_labels - size) / (n_labels - 1)

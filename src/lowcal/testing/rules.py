@@ -16,17 +16,22 @@ from numpy.typing import ArrayLike
 
 from lowcal.data.errors import CheckFailed, FitWarning
 from lowcal.kernels.simplex import FloatArray, brier
+from lowcal.solve.options import SolverName
 from lowcal.solve.runs import Fit
 
+#: The solvers with which every notion and class is fitted; "first" may need very many updates.
+SOLVERS: tuple[SolverName, ...] = ("worst", "block")
 #: Two figures agree if they differ by no more than this share of the size of the problem.
 CLOSE = 1e-8
+#: Brier scores of the same predictions differ by no more than this, by rounding.
+EXACT = 1e-12
 
 Findings = Iterator[tuple[bool | np.bool_, str] | tuple[bool | np.bool_, str, str]]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A function that yields findings, the remedy, and what else the rule's own list says of it."""
+    """A function that yields findings, the remedy, and what draws its samples if they are not the usual ones."""
 
     check: Callable[..., Findings]
     remedy: str
