@@ -403,16 +403,14 @@ class AuditReport:
         check_whole("n", n, 1)
         return words.as_markdown(self, n)
 
-    def plot(
-        self, kind: str = "intervals", *, n: int | None = SHOWN, before: AuditReport | None = None, ax: Any = None
-    ) -> ViolationDisplay:
-        """Draw the n worst groups (None: all) with their intervals, or by degree with kind="heatmap".
+    def plot(self, *, n: int | None = SHOWN, before: AuditReport | None = None, ax: Any = None) -> ViolationDisplay:
+        """Draw the n worst groups (None: all) with their intervals, and the violations of an earlier audit.
 
         Returns a `lowcal.ViolationDisplay` with the attributes `ax_` and `figure_`. Needs matplotlib.
         """
         from lowcal.auditing.plotting import ViolationDisplay
 
-        return ViolationDisplay.from_report(self, kind=kind, n=n, before=before, ax=ax)
+        return ViolationDisplay.from_report(self, n=n, before=before, ax=ax)
 
     def _repr_html_(self) -> str | None:
         try:
