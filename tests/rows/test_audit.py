@@ -85,8 +85,7 @@ def listing(report: lowcal.AuditReport) -> str:
         name: [[one.tolist() for one in vars(bin_).values()] for bin_ in bins]
         for name, bins in report.reliability.items()
     }
-    limits = [[one.tolist() for one in (c.v, c.standard_error, c.lower, c.upper)] for _, c in report.constraints]
-    return json.dumps([report.to_dict(), bins, limits, str(report), report.p_value, report.notes])
+    return json.dumps([report.to_dict(), bins, str(report), report.p_value, report.notes])
 
 
 def in_shards(

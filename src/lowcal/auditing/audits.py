@@ -532,9 +532,6 @@ def _report(sample: Sample, asked: Question, parts: Sequence[_Judged], notes: tu
         largest_per_person=per_person,
         is_exact=sample.is_exact,
         findings=ranked,
-        constraints=tuple(
-            (part.panel.names, part.band.constraints) for part in parts if part.band.constraints is not None
-        ),
         moments={name: described for part in parts for name, described in part.described.items()},
         notes=notes,
         reliability={name: bins[name] for name in kept},
@@ -590,31 +587,31 @@ class Described:
 
 def _findings(part: _Judged, method: Method, layout: Layout) -> list[Finding]:
     """Return a finding for every subpopulation of a panel."""
-    panel, intervals, power = part.panel, part.band.intervals, NormalDist().inv_cdf(POWER)
+    panel, found, power = part.panel, part.band.intervals, NormalDist().inv_cdf(POWER)
     named = tuple(str(label_of(layout, a)) for a in range(panel.d))
-    limits = (np.array([getattr(one, side) for one in intervals]) for side in ("lower", "upper"))
-    low, high = (limit.tolist() for limit in part.masses.per_person(*limits))
-    columns = (panel.mass, panel.n_effective, part.band.found.basis, part.null.floor)
-    mass, worth, basis, floor = (column.tolist() for column in columns)
+    limits = found.lower, found.upper, *part.masses.per_person(found.lower, found.upper)
+    sizes = panel.mass, panel.n_effective, part.band.found.basis, part.null.floor
+    columns = found.violation, found.standard_error, *limits, *sizes
+    violation, error, lower, upper, low, high, mass, worth, basis, floor = (one.tolist() for one in columns)
     return [
         Finding(
             subpopulation=name,
-            weight=replace(one.weight, labels=named),
+            weight=replace(found.weights[j], labels=named),
             label=max(gaps, key=lambda gap: abs(gap.gap)).label,
-            violation=one.violation,
-            conditional=np.nan if np.isnan(low[j]) else one.violation / mass[j],
-            standard_error=one.standard_error,
-            lower=one.lower,
-            upper=one.upper,
+            violation=violation[j],
+            conditional=np.nan if np.isnan(low[j]) else violation[j] / mass[j],
+            standard_error=error[j],
+            lower=lower[j],
+            upper=upper[j],
             conditional_lower=low[j],
             conditional_upper=high[j],
             mass=mass[j],
             n_effective=worth[j],
             basis=basis[j],
             null_floor=floor[j],
-            detectable=min(1.0, (one.upper - one.lower) / 2 + power * one.standard_error),
+            detectable=min(1.0, (upper[j] - lower[j]) / 2 + power * error[j]),
             method=method,
             gaps=gaps,
         )
-        for j, (name, one, gaps) in enumerate(zip(panel.names, intervals, part.gaps, strict=True))
+        for j, (name, gaps) in enumerate(zip(panel.names, part.gaps, strict=True))
     ]

@@ -48,18 +48,17 @@ class Constraints:
         return np.maximum(self.upper - self.v, self.v - self.lower)
 
 
-@dataclass(frozen=True, eq=False)
-class Interval:
-    """The violation of one subpopulation by its witness, signed, with limits.
+class Intervals(NamedTuple):
+    """The violation of every subpopulation by its witness, signed, with limits.
 
     The outer limit bounds the whole class: no weight has a larger violation of either sign on this subpopulation.
     """
 
-    weight: Witness
-    violation: float
-    standard_error: float
-    lower: float
-    upper: float
+    weights: Sequence[Witness]
+    violation: FloatArray
+    standard_error: FloatArray
+    lower: FloatArray
+    upper: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,18 +66,18 @@ class Band:
     """The suprema of a panel with simultaneous limits: an interval for every c, all of which hold together."""
 
     found: Suprema
-    intervals: Sequence[Interval]
+    intervals: Intervals
     constraints: Constraints | None
 
     @property
     def lower(self) -> FloatArray:
         """A lower limit on the supremum of every c in the population."""
-        return np.array([max(one.lower, -one.upper, 0.0) for one in self.intervals])
+        return np.maximum(np.maximum(self.intervals.lower, -self.intervals.upper), 0.0)
 
     @property
     def upper(self) -> FloatArray:
         """An upper limit on it."""
-        return np.array([max(-one.lower, one.upper) for one in self.intervals])
+        return np.maximum(-self.intervals.lower, self.intervals.upper)
 
 
 def band(
@@ -167,19 +166,17 @@ def _most(panel: Panel, critical: FloatArray | float) -> FloatArray:
     return np.minimum(1.0, panel.reach + rare + np.sqrt(np.square(critical * panel.mass_error) + rare**2))
 
 
-def _single_intervals(known: Constraints) -> list[Interval]:
+def _single_intervals(known: Constraints) -> Intervals:
     """Return the interval of the largest moment of every c; its outer limit is that of all moments of c."""
     outer = np.maximum(known.upper, -known.lower).max(axis=(1, 2))
-    intervals = []
-    for j, most in enumerate(outer.tolist()):
-        s, a = (int(k) for k in np.unravel_index(leading(np.abs(known.v[j]).ravel()), known.v.shape[1:]))
-        label = np.eye(known.v.shape[2])[[a]]
-        v, error, lower, upper = (
-            float(of[j, s, a]) for of in (known.v, known.standard_error, known.lower, known.upper)
-        )
-        lower, upper = (lower, most) if v >= 0.0 else (-most, upper)
-        intervals.append(Interval(Witness((known.weights[s],), label), v, error, lower, upper))
-    return intervals
+    m, S, d = known.v.shape
+    places = np.array([leading(one) for one in np.abs(known.v).reshape(m, S * d)], dtype=np.intp)
+    s, a = np.divmod(places, d)
+    v, error, lower, upper = (
+        of[np.arange(m), s, a] for of in (known.v, known.standard_error, known.lower, known.upper)
+    )
+    witnesses = [Witness((known.weights[i],), np.eye(d)[[k]]) for i, k in zip(s, a, strict=True)]
+    return Intervals(witnesses, v, error, np.where(v >= 0.0, lower, -outer), np.where(v >= 0.0, outer, upper))
 
 
 # --- any weight class: the deviation of the supremum itself -------------------------------------------------
@@ -187,7 +184,7 @@ def _single_intervals(known: Constraints) -> list[Interval]:
 
 def _redrawn_intervals(
     panel: Panel, notion: Notion, found: Suprema, beta: float, drawn: Draws, known: Constraints | None = None
-) -> list[Interval]:
+) -> Intervals:
     """Return score intervals along the witnesses, as wide as suprema deviate under labels drawn anew.
 
     The draws have the noise of the believed labels. What they say of a class, the normal score of its deviation along
@@ -263,14 +260,13 @@ def _intervals(
     lower: FloatArray,
     upper: FloatArray,
     most: FloatArray,
-) -> list[Interval]:
+) -> Intervals:
     """Return signed intervals; the outer limits leave room for what a supremum may be beyond its witness."""
     room = found.upper - found.value
     outer = np.minimum(most, np.maximum(upper, -lower) + room)
     is_up = sums.v >= 0.0
     lower, upper = np.where(is_up, np.maximum(lower, -outer), -outer), np.where(is_up, outer, np.minimum(upper, outer))
-    columns = (one.tolist() for one in (sums.v, sums.standard_error, lower, upper))
-    return [Interval(*row) for row in zip(weights, *columns, strict=True)]
+    return Intervals(weights, sums.v, sums.standard_error, lower, upper)
 
 
 class Masses(NamedTuple):

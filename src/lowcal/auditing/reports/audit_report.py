@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from lowcal.auditing.certificates.band import Constraints, Method
+from lowcal.auditing.certificates.band import Method
 from lowcal.auditing.reports import words
 from lowcal.auditing.reports.binning import ReliabilityBins
 from lowcal.auditing.reports.page import fragment, page
@@ -239,7 +239,6 @@ class AuditReport:
     largest_per_person: LargestError
     is_exact: bool
     findings: tuple[Finding, ...] = field(repr=False)
-    constraints: tuple[tuple[tuple[str, ...], Constraints], ...] = field(repr=False)
     moments: Mapping[str, Sequence[tuple[GroupMoments, float]]] = field(repr=False)
     notes: tuple[str, ...] = ()
     reliability: Mapping[str, Sequence[ReliabilityBins]] = field(default_factory=dict, repr=False)
@@ -418,31 +417,12 @@ class AuditReport:
         except MissingExtra:  # notebooks show the text then
             return None
 
-    def to_frame(self, constraints: bool = False) -> Any:
-        """Return the findings as a data frame (pandas, or polars where pandas is not installed).
-
-        With `constraints`, every single constraint (subpopulation, basis weight, label) with its own interval.
-        """
-        rows = self._constraint_rows() if constraints else [one.to_dict() for one in self.findings]
+    def to_frame(self) -> Any:
+        """Return the findings as a data frame (pandas, or polars where pandas is not installed)."""
         for library in ("pandas", "polars"):
             with suppress(ImportError):
-                return import_module(library).DataFrame(rows)
+                return import_module(library).DataFrame([one.to_dict() for one in self.findings])
         raise MissingExtra("to_frame needs pandas or polars: pip install pandas. Or use to_dict().")
-
-    def _constraint_rows(self) -> list[dict[str, Any]]:
-        """Return a row for every constraint."""
-        rows = []
-        for names, found in self.constraints:
-            figures = {
-                "violation": found.v,
-                "standard_error": found.standard_error,
-                "lower": found.lower,
-                "upper": found.upper,
-            }
-            for j, s, a in np.ndindex(*found.v.shape):
-                row = {"subpopulation": names[j], "weight": str(found.weights[s]), "label": label_of(self.layout, a)}
-                rows.append(row | {name: float(value[j, s, a]) for name, value in figures.items()})
-        return rows
 
     def __str__(self) -> str:
         return words.as_text(self)
