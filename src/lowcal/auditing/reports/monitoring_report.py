@@ -27,7 +27,7 @@ DRAWN = 9
 
 @dataclass(frozen=True)
 class Alarm:
-    """A group whose error changed: raised at `window`, from the rows up to then; `since` is the likeliest beginning.
+    """A group whose error changed: raised at `window`, from the rows up to then; `since` is the likeliest onset.
 
     `predicted` and `actual` are the means since then, `predicted_before` and `actual_before` those of all windows
     before. The p-value is adjusted: with no drift anywhere, the smallest of all windows and groups is at most
@@ -78,8 +78,8 @@ class MonitoringReport:
     1 - (1 - confidence) / K for K windows, so all intervals and verdicts of all windows and groups hold at once with
     `confidence` (union bound). `verdict` is "violated" if that of any window is, "satisfied" if all are.
 
-    `alarms` are the groups whose error changed, each when it was first seen. If no group's error ever changes, there is
-    any alarm with probability at most 1 - confidence, also where the error is not zero and alarms are read month after
+    `alarms` are the groups whose error changed, each when it was first detected. If no group's error ever changes, the
+    probability of any alarm is at most 1 - confidence, even if errors are not zero and alarms are read month after
     month (`lowcal.auditing.certificates.drift`). `drift` has the error of every window, group and label, its standard
     error and p-value, as arrays; `names` and `labels` are their last two axes.
     """
@@ -98,7 +98,7 @@ class MonitoringReport:
     def of(
         cls, by: str, windows: Mapping[Any, AuditReport], names: tuple[str, ...], drift: Drift, confidence: float
     ) -> MonitoringReport:
-        """Report on audited windows: raise the alarms, and repeat the notes that all windows have."""
+        """Report on audited windows: raise the alarms, and keep the notes that all windows share."""
         first, *rest = windows.values()
         notes = tuple(note for note in first.notes if all(note in one.notes for one in rest))
         report = cls(by, float(confidence), windows, names, drift, (), notes)
@@ -124,7 +124,7 @@ class MonitoringReport:
 
     @property
     def is_failed(self) -> bool:
-        """Whether a window is violated or a group drifted: what the command reports by its exit code."""
+        """Whether a window is violated or a group drifted; the command's exit code is 1 then."""
         return bool(self.alarms) or self.verdict is Verdict.VIOLATED
 
     def gaps(self, subpopulation: str, label: int = 0) -> list[Gap]:
@@ -178,17 +178,17 @@ class MonitoringReport:
 
     def to_markdown(self) -> str:
         """Return the windows and the alarms as Markdown."""
-        heads, *rows = ([words.marked(one) for one in row] for row in self.table())
-        table = [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows)]
+        rows = self.table()
         alarms = [f"- {words.marked(one.window)}: {words.marked(one, 1000)}" for one in self.alarms]
-        notes = [f"> Note: {words.marked(note, 1000)}" for note in self.notes]
-        blocks = [f"# Calibration by {words.marked(self.by)}", words.marked(self.summary, 1000), "\n".join(table)]
-        return (
-            "\n\n".join(
-                [*blocks, words.marked(self.alarm_lead, 1000), *(["\n".join(alarms)] if alarms else []), *notes]
-            )
-            + "\n"
-        )
+        blocks = [
+            f"# Calibration by {words.marked(self.by)}",
+            words.marked(self.summary, 1000),
+            words.markdown_table(rows, "l" * len(rows[0])),
+            words.marked(self.alarm_lead, 1000),
+            "\n".join(alarms),
+            *(f"> Note: {words.marked(note, 1000)}" for note in self.notes),
+        ]
+        return "\n\n".join(filter(None, blocks)) + "\n"
 
     def to_html(self, path: str | PathLike[str] | None = None) -> str:
         """Return the report as one HTML page that needs nothing else (by jinja2); with a path, also write it there."""
@@ -207,7 +207,7 @@ class MonitoringReport:
 
     @property
     def summary(self) -> str:
-        """How many windows have which verdict, in a sentence."""
+        """The number of windows with each verdict, in a sentence."""
         found = [one.verdict.value for one in self.windows.values()]
         counts = [f"{found.count(one.value)} {one.value}" for one in Verdict if one.value in found]
         asked = f"{self.latest.notion} at {self.latest.tolerance}"
@@ -216,7 +216,7 @@ class MonitoringReport:
 
     @property
     def alarm_lead(self) -> str:
-        """How many alarms there are, and how often there would be any by chance."""
+        """The number of alarms, and the chance of any without drift."""
         chance = f"without drift, the chance of any alarm is at most {words.percent(1.0 - self.confidence)}"
         if len(self.windows) == 1:
             return "Drift: a single window has nothing before it to compare with."

@@ -1,9 +1,10 @@
-"""The words, numbers and tables of a report, for someone new to multicalibration; its plain text and its Markdown."""
+"""The numbers, sentences and tables of a report, for readers new to multicalibration; its text and its Markdown."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 from math import ceil, inf, isfinite, isnan, log10
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 _MONOMIAL = re.compile(r"p0(\^\d+)?")
 _MARKED = re.compile(r"([\\`*_{}\[\]()#!|~])")
 _TITLES = {"satisfied": "Passed", "violated": "Not passed", "undecided": "Undecided"}
-#: The end of every note that takes the verdict's worth away.
+#: The end of every note by which the verdict is worth nothing.
 UNSEEN = "Audit it on rows it has not seen."
 
 
 # --- numbers -------------------------------------------------------------------------------------------------
 def number(value: float, decimals: int = 4, signed: bool = False) -> str:
-    """Return a number as text; a dash for one that is not there.
+    """Return a number as text; a dash for nan.
 
     >>> number(-0.01234), number(0.5, 2, signed=True), number(float("nan"))
     ('-0.0123', '+0.50', '–')
@@ -42,7 +43,7 @@ def number(value: float, decimals: int = 4, signed: bool = False) -> str:
 
 
 def digits(alpha: float) -> int:
-    """Return how many decimals show a hundredth of alpha; at least 4.
+    """Return the number of decimals that show a hundredth of alpha; at least 4.
 
     >>> digits(0.01), digits(0.0002)
     (4, 6)
@@ -51,7 +52,7 @@ def digits(alpha: float) -> int:
 
 
 def size(audit: AuditReport, value: float, signed: bool = False) -> str:
-    """Return an error with as many decimals as the tolerance asks for."""
+    """Return an error with the number of decimals that suits the tolerance."""
     return number(value, digits(audit.tolerance.largest), signed)
 
 
@@ -65,7 +66,7 @@ def percent(value: float) -> str:
 
 
 def rate(value: float) -> str:
-    """Return a mean outcome as a percentage, for a comparison with another.
+    """Return a mean prediction or outcome as a percentage.
 
     >>> rate(0.0456), rate(0.27), rate(0.00123)
     ('4.6%', '27.0%', '0.12%')
@@ -74,13 +75,13 @@ def rate(value: float) -> str:
 
 
 def means(gap: Gap) -> tuple[str, ...]:
-    """Return predicted and actual in percent, and their difference with its limits in points: two digits of these.
+    """Return predicted and actual in percent, and their difference with its limits in points, to two digits.
 
     >>> from lowcal.auditing.reports.audit_report import Gap
     >>> means(Gap(None, 0.0456, 0.0273, -0.026, -0.011)), means(Gap(None, 0.0012, 0.0009, -0.0008, 0.0002))
     (('4.6%', '2.7%', '-1.8', '-2.6', '-1.1'), ('0.120%', '0.090%', '-0.030', '-0.080', '+0.020'))
     """
-    if isnan(gap.lower):  # nobody, or memberships with signs: no mean over people
+    if isnan(gap.lower):  # a group without rows, or memberships with signs: no mean over people
         return ("–",) * 5  # noqa: RUF001
     largest = 100 * max(abs(one) for one in (gap.gap, gap.lower, gap.upper))
     k = max(1, min(6, 1 + ceil(-log10(largest)))) if 0.0 < largest < inf else 1
@@ -89,7 +90,7 @@ def means(gap: Gap) -> tuple[str, ...]:
 
 
 def points(audit: AuditReport, value: float) -> str:
-    """Return an error in percentage points, with as many decimals as the tolerance asks for."""
+    """Return an error in percentage points, with the number of decimals that suits the tolerance."""
     return number(100 * value, digits(audit.tolerance.largest) - 2)
 
 
@@ -111,7 +112,7 @@ def title(audit: AuditReport | MonitoringReport | SavedAudit) -> str:
 def verdict(audit: AuditReport, proof: str) -> str:
     """Return what the verdict rests on, in one sentence.
 
-    `proof` is the name of the group that proves a violation, escaped for where it shall stand: nothing else in the
+    `proof` is the name of the group that proves a violation, escaped for the form of the report: nothing else in the
     sentence is from data.
     """
     what, is_per_person = noun(audit), audit.by == "per_person"
@@ -145,7 +146,7 @@ def sure(audit: AuditReport) -> str:
 
 
 def side(found: Finding) -> str:
-    """Return on which side the predictions err, and where: only the constant weight covers all of them."""
+    """Return the direction of the error, and in which predictions: only the constant weight covers all of them."""
     if found.violation == 0:
         return "right"
     if len(found.gaps) > 1:
@@ -156,7 +157,7 @@ def side(found: Finding) -> str:
 
 
 def weighting(weight: object) -> str:
-    """Return how much the errors of different predictions count."""
+    """Return how a witness weights the errors of different predictions."""
     name = str(weight)
     return "equal" if name == "1" else f"by prediction: {name}" if _MONOMIAL.fullmatch(name) else name
 
@@ -178,7 +179,7 @@ def outside(bins: ReliabilityBins, confidence: float) -> str:
 
 
 def guarantee_lead(audit: AuditReport) -> str:
-    """Return how sure the sentences on each group are."""
+    """Return the confidence of the guarantees of each group."""
     return (
         f"Statements with a margin of error hold for all groups at once with {sure(audit)} confidence "
         f"({audit.method}); other figures describe these rows only."
@@ -186,7 +187,7 @@ def guarantee_lead(audit: AuditReport) -> str:
 
 
 def intervals(audit: AuditReport) -> str:
-    """Return which intervals hold together: those of differences share a band with violations of degree 2 and up."""
+    """Return which intervals hold simultaneously; differences share a band with violations of degree 2 and above."""
     one_band = isinstance(audit.notion, LowDegree) and audit.notion.degree >= 2
     of = ["violations", "errors per person"]
     every = "differences, " + " and ".join(of) if one_band else " and ".join(of)
@@ -224,7 +225,7 @@ def headings(audit: AuditReport) -> list[str]:
 
 
 def cells(audit: AuditReport, found: Finding) -> list[str]:
-    """Return share, violation and error per person of a group with their intervals, and on which side it errs."""
+    """Return share, violation and error per person of a group with their intervals, and the direction of its error."""
     shown = [f"{found.mass:.1%}"]
     for value, lower, upper in (found.interval("violation"), found.interval("per_person")):
         ends = [size(audit, one, signed=True) for one in (lower, upper)]
@@ -233,19 +234,19 @@ def cells(audit: AuditReport, found: Finding) -> list[str]:
 
 
 def today() -> str:
-    """Return the date in UTC; SOURCE_DATE_EPOCH takes the place of the clock, so that a page can be made again."""
+    """Return the date in UTC; SOURCE_DATE_EPOCH replaces the clock, so that a page can be reproduced."""
     moment = float(os.environ.get("SOURCE_DATE_EPOCH") or time())
     return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d}"
 
 
 def facts(report: AuditReport | MonitoringReport) -> list[tuple[str, str]]:
-    """Return what was audited, as far as it is known, and when the page was made."""
+    """Return what was audited, where it is known, and the date of the page."""
     named = [*_names(report.origin)[:3], ("Date", today())]
     return [(title, value) for title, value in named if value]
 
 
 def reproduction(report: AuditReport) -> list[tuple[str, str]]:
-    """Return what is needed to make the report again."""
+    """Return what is needed to reproduce the report."""
     known, unknown = report.origin, "not recorded"
     call = f"lowcal.audit(y, p, X, notion='{report.notion}', {report.tolerance}, confidence={report.confidence:g}, "
     call += f"method='{report.method}', random_state={report.seed}), with the groups and weights of the first call"
@@ -264,7 +265,7 @@ def _names(known: Origin) -> list[tuple[str, str]]:
 
 
 def settings(audit: AuditReport) -> list[tuple[str, str]]:
-    """Return what was asked, of which rows and groups, and how it was answered."""
+    """Return the settings of the audit: notion, tolerance, confidence, rows, groups, outcomes and method."""
     classes = "numbers in [0, 1]" if audit.layout.classes is None else ", ".join(str(c) for c in audit.layout.classes)
     fewer = f" (effective: {audit.n_effective:,.0f})" if audit.n_effective < 0.999 * audit.n_rows else ""
     learned = "" if audit.is_exact else ", some found by a learner on one half of the rows, judged on the other"
@@ -290,20 +291,26 @@ def as_text(audit: AuditReport) -> str:
     head = fill(f"{audit.notion} at {audit.tolerance}: {audit.verdict.value}. {said}", 110)
     listed = aligned([[name, value, f"({hint})"] for name, value, hint in figures(audit)], "lll")
     table = aligned([[printable(one) for one in row] for row in _table(audit, 10)], _sides(audit))
+    table += left_out(len(audit.findings) - len(audit.shown(10)))
     notes = [fill(f"Note: {note}", 110, subsequent_indent="      ") for note in audit.notes]
-    return "\n".join([head, "", *listed, "", *table, *_left_out(audit, 10), "", *notes, fill(_made(audit), 110)])
+    return "\n".join([head, "", *listed, "", *table, "", *notes, fill(_made(audit), 110)])
 
 
 def as_markdown(audit: AuditReport, n: int = 10) -> str:
-    """Return the verdict, the figures, the n worst groups, the notes and where they come from."""
-    heads, *rows = ([marked(one) for one in row] for row in _table(audit, n))
-    rule = ["---" if side == "l" else "---:" for side in _sides(audit)]
+    """Return the verdict, the figures, the n worst groups, the notes and the settings."""
     head = [f"# Calibration audit: {title(audit)}", verdict(audit, marked(abbreviate(audit.proof.subpopulation)))]
     listed = [f"- {marked(name)}: **{marked(value)}** ({marked(hint)})" for name, value, hint in figures(audit)]
-    table = [f"| {' | '.join(row)} |" for row in (heads, rule, *rows)]
+    table = [markdown_table(_table(audit, n), _sides(audit)), *left_out(len(audit.findings) - len(audit.shown(n)))]
     notes = [f"> Note: {marked(note, 1000)}" for note in audit.notes]
-    blocks = [*head, "\n".join(listed), "\n".join(table), *_left_out(audit, n), *notes, marked(_made(audit), 1000)]
+    blocks = [*head, "\n".join(listed), *table, *notes, marked(_made(audit), 1000)]
     return "\n\n".join(blocks) + "\n"
+
+
+def markdown_table(rows: Sequence[Sequence[str]], sides: str) -> str:
+    """Return rows of cells, the headings first, as a Markdown table; `sides` are those of `aligned`."""
+    heads, *rest = ([marked(one) for one in row] for row in rows)
+    rule = ["---" if side == "l" else "---:" for side in sides]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heads, rule, *rest))
 
 
 def _table(audit: AuditReport, n: int) -> list[list[str]]:
@@ -321,9 +328,9 @@ def _sides(audit: AuditReport) -> str:
     return ("ll" if audit.layout.d > 1 else "l") + "rrrrrl"
 
 
-def _left_out(audit: AuditReport, n: int) -> list[str]:
-    left = len(audit.findings) - len(audit.shown(n))
-    return [f"  and {several(left, 'more group')}."] if left else []
+def left_out(n: int) -> list[str]:
+    """Return the line below a table that leaves out n groups; none if it has all."""
+    return [f"  and {several(n, 'more group')}."] if n else []
 
 
 def _made(audit: AuditReport) -> str:
@@ -332,7 +339,7 @@ def _made(audit: AuditReport) -> str:
 
 
 def marked(value: object, length: int = 160) -> str:
-    r"""Return text for Markdown, on one line, with nothing that Markdown or HTML would read.
+    r"""Return text for Markdown, on one line, with the special characters of Markdown and HTML escaped.
 
     >>> print(marked("a|b <i>*c*\nd"))
     a\|b &lt;i&gt;\*c\* d
