@@ -42,7 +42,7 @@ BEFORE, AFTER = "#D55E00", "#0072B2"
 
 
 class Display:
-    """What displays share: the axes and the figure they drew on, and the size of a new figure in inches."""
+    """The base of displays: the axes and the figure they drew on, and the size of a new figure in inches."""
 
     ax_: Any = None
     figure_: Any = None
@@ -212,11 +212,11 @@ class ReliabilityDisplay(Display):
 
 @dataclass(eq=False)
 class DriftDisplay:
-    """The error of groups over windows of time, one picture each on one scale: those that changed most come first.
+    """The error of groups over windows of time, one plot each on a common scale: those that changed most come first.
 
     `error[k]` is the mean outcome less the mean prediction of `names[k]` in every window, nan without rows, and `lower`
-    and `upper` are limits that hold for all windows and groups at once. `raised[k]` and `since[k]` are the windows in
-    which an alarm was raised and from which on the error changed, -1 if there was none.
+    and `upper` are limits that hold for all windows and groups at once. `raised[k]` is the window that raised an alarm
+    and `since[k]` the onset of the change; both are -1 without an alarm.
 
     >>> from lowcal import audit
     >>> from lowcal.datasets import make_miscalibrated
@@ -239,7 +239,7 @@ class DriftDisplay:
     figure_: Any = None
 
     def plot(self, *, axes: Any = None) -> Self:
-        """Draw, on as many axes as there are groups if they are given, and return the display."""
+        """Draw on the axes given, one for each group, or on new ones, and return the display."""
         n = len(self.names)
         self.axes_ = self._new_axes(n) if axes is None else np.asarray(axes, dtype=object).ravel()
         if len(self.axes_) < n:
@@ -278,7 +278,7 @@ class DriftDisplay:
         axes.spines[["top", "right"]].set_visible(False)
 
     def _explain(self) -> None:
-        """Name the axis and the marks, once for all pictures."""
+        """Name the axis and the marks once for all plots."""
         label = f"actual minus predicted, {self.confidence:.0%} intervals over all windows and groups"
         alarm = "; square: alarm, shaded: since the change" if (self.raised >= 0).any() else "; no drift alarm"
         self.figure_.supxlabel(label + alarm, fontsize="small")
@@ -305,7 +305,7 @@ class DriftDisplay:
 
 @dataclass(eq=False)
 class TrajectoryDisplay(Display):
-    """A figure after every update of a fit, on the fitted and on the held-out rows (nan where there are none).
+    """A metric after every update of a fit, on the fitted and on the held-out rows (nan without held-out rows).
 
     >>> from lowcal import multicalibrate
     >>> from lowcal.datasets import make_miscalibrated
@@ -489,7 +489,7 @@ def short(name: str, length: int = 44) -> str:
 
 
 def _rest(shown: int, total: int) -> str:
-    """Return how many groups are left out."""
+    """Return the part of a label that counts the groups left out."""
     return "" if shown == total else f"\n{total - shown:,} of {total:,} groups, ranked below these, are not shown"
 
 

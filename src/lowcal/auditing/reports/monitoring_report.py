@@ -1,4 +1,4 @@
-"""What an audit by windows found: an audit of every window, and the groups whose error drifted."""
+"""The report of an audit by windows: an audit of every window, and the groups whose error drifted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lowcal.kernels.products import dot
 if TYPE_CHECKING:
     from lowcal.auditing.plotting import DriftDisplay
 
-#: The number of groups drawn unless more are asked for.
+#: The number of groups drawn by default.
 DRAWN = 9
 
 

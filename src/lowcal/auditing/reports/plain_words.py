@@ -1,4 +1,4 @@
-"""The first screen of a report, in words for everyone: the verdict, who is affected, by how much, and what to do."""
+"""The sentences of a report's first screen, in plain words: the verdict, who is affected, by how much, what to do."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def verdict(audit: AuditReport, group: str, label: str) -> str:
     """Return the verdict in one sentence for everyone.
 
-    `group` and `label` are the names of the group that is off most and of its class, escaped for where they shall
-    stand: nothing else in the sentence is from data.
+    `group` and `label` are the names of the group that is off most and of its class, escaped for the form of the
+    report: nothing else in the sentence is from data.
     """
     if isnan(audit.largest.upper):
         return f"No group is judged: there are no {words.large(audit)}."
@@ -39,7 +39,7 @@ def verdict(audit: AuditReport, group: str, label: str) -> str:
 
 
 def _error(audit: AuditReport, one: Finding, group: str, label: str) -> str:
-    """Say how a group is off: on average, or in part of the predictions."""
+    """Return how a group is off: on average, or in part of the predictions."""
     gap = one.largest_gap
     if gap.least == 0.0:
         return f"for {group}, {part_of(audit, one)}"
@@ -49,7 +49,7 @@ def _error(audit: AuditReport, one: Finding, group: str, label: str) -> str:
 
 
 def part_of(audit: AuditReport, one: Finding) -> str:
-    """Say where a group is off that is within chance on average: in the bin that is farthest outside its band."""
+    """Return where a group that is within chance on average is off: in the bin farthest outside its band."""
     bins = audit.reliability.get(one.subpopulation, ())
     if len(bins) == 1 and len(bins[0].rows) and not isnan(one.largest_gap.lower):
         lower, upper = bins[0].limits(audit.confidence)
@@ -62,7 +62,7 @@ def part_of(audit: AuditReport, one: Finding) -> str:
 
 
 def largest_over_all(audit: AuditReport, group: str, label: str) -> str:
-    """Return who shows the largest error over all people, where that is another group than the one in the verdict."""
+    """Return the group with the largest error over all people if it is not the one in the verdict."""
     if audit.verdict != "violated" or audit.by == "per_person" or audit.proof is example(audit):
         return ""
     error = _error(audit, audit.proof, group, label)
@@ -70,7 +70,7 @@ def largest_over_all(audit: AuditReport, group: str, label: str) -> str:
 
 
 def reason(audit: AuditReport) -> str:
-    """Return how sure the verdict is and what is tolerated, for everyone."""
+    """Return the confidence of the verdict and the tolerance, for everyone."""
     low, high = (words.points(audit, end) for end in (audit.largest.lower, audit.largest.upper))
     if isnan(audit.largest.upper):
         return "Audit more rows, or larger groups."
@@ -102,7 +102,7 @@ def next_step(audit: AuditReport) -> str:
 
 
 def affected(audit: AuditReport) -> list[Finding]:
-    """Return the groups by the mean error of their people: those clearly off first, the largest first."""
+    """Return the groups by their mean error per person: those clearly off first, the largest first."""
     known = [one for one in audit.findings if not isnan(one.largest_gap.lower)]
     return sorted(known, key=lambda one: (not is_off(one), -abs(one.largest_gap.gap)))
 
@@ -113,21 +113,21 @@ def is_off(one: Finding) -> bool:
 
 
 def example(audit: AuditReport) -> Finding:
-    """Return the group that a violation is explained by: that with the largest mean error, or else the proof."""
+    """Return the group that illustrates a violation: the one with the largest mean error, or else the proof."""
     judged = [one for one in affected(audit) if audit.by == "violation" or one.is_judged(audit.tolerance)]
     clear = [one for one in judged if one.largest_gap.least > 0.0]
     return clear[0] if clear else audit.proof
 
 
 def people(audit: AuditReport, one: Finding) -> str:
-    """Return how many people a group has; of weighted rows, their effective number."""
+    """Return the number of people in a group; for weighted rows, the effective number."""
     n = one.mass * audit.n_rows
     count = f"{n:,.0f} people" if abs(n - one.n_effective) < 0.5 else f"effective number {one.n_effective:,.0f}"
     return f"{count} ({one.mass:.1%})"
 
 
 def error_of(audit: AuditReport, one: Finding) -> str:
-    """Return on which side a group is off, for everyone."""
+    """Return the direction in which a group is off, for everyone."""
     gap = one.largest_gap
     if gap.least > 0.0:
         return "predictions are too low" if gap.gap > 0 else "predictions are too high"
