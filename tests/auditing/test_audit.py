@@ -6,6 +6,7 @@ import json
 import warnings
 from dataclasses import replace
 from html import unescape
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ import pytest
 import lowcal
 from lowcal import Groups, Intersections, Memberships, MulticalibratedClassifier, Trees, audit, measure, multicalibrate
 from lowcal.auditing import audits as auditing
-from lowcal.auditing.audits import Question, Sample, judge, sample_of
+from lowcal.auditing.audits import Question, judge, panels_of
 from lowcal.auditing.certificates.band import band
 from lowcal.auditing.reports import Verdict
 from lowcal.data.inputs import Layout
@@ -293,9 +294,10 @@ def test_an_empty_group_a_single_row_and_a_constant_prediction():
 
 def judged(panel, notion="degree-2", method="bootstrap", is_exact=True):
     """Return the report on rows and memberships as they are, found by a learner if not exact."""
-    sample = Sample([panel], Layout(2, (0, 1)), is_exact, LeftOut(), False)
+    learner = SimpleNamespace(is_exact=is_exact, left_out=LeftOut())
+    home = SimpleNamespace(layout=Layout(2, (0, 1)), learner=learner, is_fitted=False)
     streams = np.random.default_rng(0).spawn(3)
-    return judge(sample, Question(parse_notion(notion), Tolerance(0.01, None, 0.01), 0.95, method, 99), streams)
+    return judge([panel], home, Question(parse_notion(notion), Tolerance(0.01, None, 0.01), 0.95, method, 99), streams)
 
 
 @pytest.mark.parametrize("method", ["bootstrap", "bernstein", "hoeffding"])
@@ -333,16 +335,14 @@ def halves(seed=0, n=800):
     return x, y, p
 
 
-def panels_of(x, y, p, seed=0):
+def panels(x, y, p, seed=0):
     home = open_home(y, p, x, None, None, Trees(max_depth=2), 0, None, Passes(False), is_fit=False)
-    return sample_of(home, LowDegree(2), np.random.default_rng(seed))
+    return panels_of(home, LowDegree(2), np.random.default_rng(seed))
 
 
 def test_what_a_learner_finds_is_judged_on_other_rows():
     x, y, p = halves()
-    sample = panels_of(x, y, p)
-    whole, first, second = sample.panels
-    assert not sample.is_exact
+    whole, first, second = panels(x, y, p)
     assert whole.names == ("everyone",)
     assert len(first.whole.y) + len(second.whole.y) == len(y)
     own = [set(map(tuple, panel.p)) for panel in (first, second)]
@@ -350,7 +350,7 @@ def test_what_a_learner_finds_is_judged_on_other_rows():
     # the labels that judge have no say in what is judged
     judged = {tuple(row) for row in first.p}
     flipped = np.array([1 - b if (a,) in judged else b for a, b in zip(p, y, strict=True)])
-    _, again, other = panels_of(x, flipped, p).panels
+    _, again, other = panels(x, flipped, p)
     assert again.names == first.names
     assert other.names != second.names
 

@@ -63,7 +63,7 @@ from lowcal.rows.powers import Plan, Powers
 from lowcal.solve.homes import Home, Refit, open_home
 from lowcal.solve.options import ALPHA, MIN_SHARE, Tolerance, read_random_state
 from lowcal.solve.solvers import Problem, explore
-from lowcal.subpopulations.base import ClassChoice, Family, LeftOut
+from lowcal.subpopulations.base import ClassChoice, Family
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -286,27 +286,24 @@ def audit(
         outcome=y if isinstance(y, str) else "",
         file=str(X) if isinstance(X, str | PathLike) else "",
     )
-    made_by: dict[str, Any] = {"seed": None, "origin": origin}
-    if isinstance(random_state, int | np.integer):
-        made_by["seed"] = int(random_state)
-    if by is not None and windows is not None:
-        return replace(_monitor(home, windows, by, asked, rng), **made_by)
+    seed = int(random_state) if isinstance(random_state, int | np.integer) else None
+    if windows is not None:
+        return replace(_monitor(home, windows, asked, rng), seed=seed, origin=origin)
     # each part draws from its own stream, so that the test does not depend on the method of the bands
     dealing, *streams = rng.spawn(4)
-    return replace(judge(sample_of(home, asked.notion, dealing), asked, streams), **made_by)
+    return replace(judge(panels_of(home, asked.notion, dealing), home, asked, streams), seed=seed, origin=origin)
 
 
-def _monitor(home: Home, windows: Windows, by: str, asked: Question, rng: np.random.Generator) -> MonitoringReport:
+def _monitor(home: Home, windows: Windows, asked: Question, rng: np.random.Generator) -> MonitoringReport:
     """Audit every window, with the given confidence for all of them (union bound), and test every group for drift."""
     names, panels, shares = windows.panels(home)
     each = replace(asked, confidence=1.0 - (1.0 - asked.confidence) / len(panels))
-    known = home.layout, home.learner.is_exact, home.learner.left_out, home.is_fitted
     audits = {
-        name: judge(Sample([one], *known), each, own.spawn(4)[1:])
+        name: judge([one], home, each, own.spawn(4)[1:])
         for name, one, own in zip(names, panels, rng.spawn(len(panels)), strict=True)
     }
     drift = Drift(window_sums(panels, shares), panels[0].is_label)
-    return MonitoringReport.of(by, audits, panels[0].names, drift, asked.confidence)
+    return MonitoringReport.of(windows.by, audits, panels[0].names, drift, asked.confidence)
 
 
 @dataclass(frozen=True)
@@ -327,34 +324,19 @@ class Question:
         check_whole("null_draws", self.null_draws, 19)
 
 
-def judge(sample: Sample, asked: Question, streams: Sequence[np.random.Generator]) -> AuditReport:
-    """Report on a sample, wherever its rows are."""
-    beta = (1.0 - asked.confidence) / len(sample.panels)
+def judge(panels: Sequence[Panel], home: Home, asked: Question, streams: Sequence[np.random.Generator]) -> AuditReport:
+    """Report on panels, with the given confidence for all of them."""
+    beta = (1.0 - asked.confidence) / len(panels)
     # the smallest p-value of the panels is multiplied by their number
-    draws = max(len(sample.panels) * (asked.null_draws + 1) - 1, draws_for(beta))
-    parts = [_judged(panel, sample.layout, asked, 1.0 - beta, draws, streams) for panel in sample.panels]
-    return _report(sample, asked, parts, _notes(sample, asked, parts))
+    draws = max(len(panels) * (asked.null_draws + 1) - 1, draws_for(beta))
+    parts = [_judged(panel, home.layout, asked, 1.0 - beta, draws, streams) for panel in panels]
+    return _report(parts, home, asked)
 
 
 # --- which groups are tested on which rows ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """The panels to test: one of all rows, and for a learner one of each half, with what it found on the other half.
-
-    `is_exact`: the panels hold the whole class. `left_out`: groups with too few rows. `is_fitted`: a fit in this
-    process used these rows.
-    """
-
-    panels: Sequence[Panel]
-    layout: Layout
-    is_exact: bool
-    left_out: LeftOut
-    is_fitted: bool
-
-
-def sample_of(home: Home, notion: Notion, rng: np.random.Generator) -> Sample:
+def panels_of(home: Home, notion: Notion, rng: np.random.Generator) -> list[Panel]:
     """Return the panels: the class on all rows and, for a learner, what it finds on each half, on the other half."""
     is_label = home.layout.classes is not None
     panels = [Panel(home.rows, tuple(home.learner.families), is_label)]
@@ -365,7 +347,7 @@ def sample_of(home: Home, notion: Notion, rng: np.random.Generator) -> Sample:
         halves = [Dealt(seed, n, 2, 0, is_inside) for is_inside in (True, False)]
         crossed = [_crossed(home.refit, notion, is_label, *pair) for pair in (halves, halves[::-1])]
         panels += [panel for panel in crossed if panel is not None]
-    return Sample(panels, home.layout, home.learner.is_exact, home.learner.left_out, home.is_fitted)
+    return panels
 
 
 def _crossed(refit: Refit, notion: Notion, is_label: bool, finds: Mask, judges: Mask) -> Panel | None:
@@ -386,10 +368,10 @@ def _crossed(refit: Refit, notion: Notion, is_label: bool, finds: Mask, judges: 
 # --- the report ---------------------------------------------------------------------------------------------
 
 
-def _notes(sample: Sample, asked: Question, parts: Sequence[_Judged]) -> tuple[str, ...]:
+def _notes(parts: Sequence[_Judged], home: Home, asked: Question) -> tuple[str, ...]:
     """Return the caveats of the report, and warn of rows that were used before."""
-    panels, layout, left_out, notes = sample.panels, sample.layout, sample.left_out, []
-    if sample.is_fitted:
+    panels, layout, left_out, notes = [part.panel for part in parts], home.layout, home.learner.left_out, []
+    if home.is_fitted:
         notes.append(f"these are the rows the model was fitted on: nothing is certified. {UNSEEN}")
     elif parts[0].null.is_too_good:
         notes.append(
@@ -397,10 +379,10 @@ def _notes(sample: Sample, asked: Question, parts: Sequence[_Judged]) -> tuple[s
             f"model? {UNSEEN}"
         )
     for note in notes:
-        warnings.warn(f"Audit: {note}", AuditWarning, stacklevel=4)
+        warnings.warn(f"Audit: {note}", AuditWarning, stacklevel=5)
     if layout.d > 1 and isinstance(asked.notion, Smooth):
         notes.append(_all_smooth(asked.notion, panels[0], parts[0].band))
-    if not sample.is_exact:
+    if not home.learner.is_exact:
         notes.append("subpopulations were found by a learner; others may exist that it does not find.")
     if layout.classes is None:
         notes.append("outcomes are numbers, not labels: there is no exact test, and the null floor is that of labels.")
@@ -494,10 +476,11 @@ def _judged(
     return _Judged(panel, level, null, known, shares, described, gaps)
 
 
-def _report(sample: Sample, asked: Question, parts: Sequence[_Judged], notes: tuple[str, ...]) -> AuditReport:
-    findings = [one for part in parts for one in _findings(part, asked.method, sample.layout)]
+def _report(parts: Sequence[_Judged], home: Home, asked: Question) -> AuditReport:
+    notes = _notes(parts, home, asked)
+    findings = [one for part in parts for one in _findings(part, asked.method, home.layout)]
     # with several classes, only class-wise smooth weights are tested
-    is_bounded = not (isinstance(asked.notion, Smooth) and sample.layout.d > 1)
+    is_bounded = not (isinstance(asked.notion, Smooth) and home.layout.d > 1)
     largest = LargestError(
         error=max(float(part.band.found.value.max()) for part in parts),
         lower=max(float(part.band.lower.max()) for part in parts),
@@ -510,17 +493,19 @@ def _report(sample: Sample, asked: Question, parts: Sequence[_Judged], notes: tu
     judged, verdict = largest if by == "violation" else per_person, Verdict.UNDECIDED
     if judged.lower > asked.tolerance.largest:
         verdict = Verdict.VIOLATED
-    elif judged.upper <= asked.tolerance.largest and not sample.left_out.columns:  # which were not tested at all
+    elif judged.upper <= asked.tolerance.largest and not home.learner.left_out.columns:  # which were not tested at all
         verdict = Verdict.SATISFIED
     ranked = sort_findings(findings, by)
     kept = list(dict.fromkeys(one.subpopulation for one in ranked))[:KEPT]
-    bins = {name: own for one in sample.panels for name, own in reliability(one.rows, one.families, {*kept}).items()}
+    bins = {
+        name: own for one in parts for name, own in reliability(one.panel.rows, one.panel.families, {*kept}).items()
+    }
     return AuditReport(
         notion=asked.notion,
         tolerance=asked.tolerance,
         confidence=float(asked.confidence),
         method=asked.method,
-        layout=sample.layout,
+        layout=home.layout,
         n_rows=parts[0].panel.n,
         n_effective=1.0 / parts[0].panel.energy,
         verdict=verdict,
@@ -532,7 +517,7 @@ def _report(sample: Sample, asked: Question, parts: Sequence[_Judged], notes: tu
         null_floor=largest.null_floor,
         detectable=largest.detectable,
         largest_per_person=per_person,
-        is_exact=sample.is_exact,
+        is_exact=home.learner.is_exact,
         findings=ranked,
         moments={name: described for part in parts for name, described in part.described.items()},
         notes=notes,

@@ -26,8 +26,9 @@ MOST = 400
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """The windows in the order of time, the window of every row, and the other columns of the table."""
+    """The windows of a column in the order of time, the window of every row, and the other columns of the table."""
 
+    by: str
     names: tuple[Any, ...]
     codes: IntArray
     rest: Frame
@@ -84,4 +85,4 @@ def read_windows(
     values = [order[k] for k in kept]  # numbers and text name windows as they are, dates in the form of ISO 8601
     whole = (int(one) if isinstance(one, float) and one.is_integer() else one for one in values)
     names = show_dates(values) if column.is_date else tuple(whole)
-    return Windows(names, places.astype(np.intp), table.without([column.name]))
+    return Windows(by, names, places.astype(np.intp), table.without([column.name]))
