@@ -579,7 +579,7 @@ def _findings(part: _Judged, method: Method, layout: Layout) -> list[Finding]:
     limits = found.lower, found.upper, *part.masses.per_person(found.lower, found.upper)
     sizes = panel.mass, panel.n_effective, part.band.found.basis, part.null.floor
     columns = found.violation, found.standard_error, *limits, *sizes
-    violation, error, lower, upper, low, high, mass, worth, basis, floor = (one.tolist() for one in columns)
+    violation, error, lower, upper, low, high, mass, effective, basis, floor = (one.tolist() for one in columns)
     return [
         Finding(
             subpopulation=name,
@@ -593,7 +593,7 @@ def _findings(part: _Judged, method: Method, layout: Layout) -> list[Finding]:
             conditional_lower=low[j],
             conditional_upper=high[j],
             mass=mass[j],
-            n_effective=worth[j],
+            n_effective=effective[j],
             basis=basis[j],
             null_floor=floor[j],
             detectable=min(1.0, (upper[j] - lower[j]) / 2 + power * error[j]),

@@ -247,7 +247,9 @@ class DriftDisplay:
         self.figure_ = self.axes_[0].figure
         for k, one in enumerate(self.axes_[:n]):
             self._draw(one, k)
-        self._explain()
+        label = f"actual minus predicted, {self.confidence:.0%} intervals over all windows and groups"
+        alarm = "; square: alarm, shaded: since the change" if (self.raised >= 0).any() else "; no drift alarm"
+        self.figure_.supxlabel(label + alarm, fontsize="small")
         return self
 
     def _new_axes(self, n: int) -> Any:
@@ -276,12 +278,6 @@ class DriftDisplay:
         ticks = np.unique(np.linspace(0, len(at) - 1, min(3, len(at))).round().astype(int))
         axes.set_xticks(ticks, [short(self.windows[t], 12) for t in ticks], fontsize="small")
         axes.spines[["top", "right"]].set_visible(False)
-
-    def _explain(self) -> None:
-        """Name the axis and the marks once for all plots."""
-        label = f"actual minus predicted, {self.confidence:.0%} intervals over all windows and groups"
-        alarm = "; square: alarm, shaded: since the change" if (self.raised >= 0).any() else "; no drift alarm"
-        self.figure_.supxlabel(label + alarm, fontsize="small")
 
     @classmethod
     def from_report(cls, report: MonitoringReport, *, n: int | None = DRAWN, axes: Any = None) -> Self:

@@ -130,9 +130,9 @@ class AuditComparison:
         each = {words.percent(one.confidence) for one in self.audits.values()}
         least = max(0.0, 1.0 - sum(1.0 - one.confidence for one in self.audits.values()))
         asked = next(iter(self.audits.values())).asked
-        sure = f"the intervals of an audit hold at once with {' or '.join(sorted(each))} confidence"
+        intervals = f"the intervals of an audit hold at once with {' or '.join(sorted(each))} confidence"
         together = f"those of all audits together with at least {words.percent(least)}"
-        return f"{len(self.audits)} audits of {asked}; {sure}, {together}."
+        return f"{len(self.audits)} audits of {asked}; {intervals}, {together}."
 
     def verdicts(self) -> list[list[str]]:
         """Return a row for each audit, below their headings: its verdict, and its worst group."""

@@ -211,8 +211,10 @@ class MonitoringReport:
         found = [one.verdict.value for one in self.windows.values()]
         counts = [f"{found.count(one.value)} {one.value}" for one in Verdict if one.value in found]
         asked = f"{self.latest.notion} at {self.latest.tolerance}"
-        sure = f"all intervals hold at once with {100 * self.confidence:.4g}% confidence"
-        return f"{asked}, {words.several(len(found), 'window')} by {printable(self.by)}: {', '.join(counts)}; {sure}."
+        intervals = f"all intervals hold at once with {100 * self.confidence:.4g}% confidence"
+        return (
+            f"{asked}, {words.several(len(found), 'window')} by {printable(self.by)}: {', '.join(counts)}; {intervals}."
+        )
 
     @property
     def alarm_lead(self) -> str:

@@ -20,10 +20,14 @@ def verdict(audit: AuditReport, group: str, label: str) -> str:
     report: nothing else in the sentence is from data.
     """
     if isnan(audit.largest.upper):
-        return f"No group is judged: there are no {words.large(audit)}."
+        return f"No group is judged: there are no {words.judged_groups(audit)}."
     n = len(audit.findings)
     every = (
-        f"all {words.large(audit)}" if audit.by == "per_person" else f"all {n:,} groups" if n > 1 else "the one group"
+        f"all {words.judged_groups(audit)}"
+        if audit.by == "per_person"
+        else f"all {n:,} groups"
+        if n > 1
+        else "the one group"
     )
     if audit.verdict == "satisfied":
         return f"This model is right for {every}, within the tolerance."
@@ -82,11 +86,11 @@ def reason(audit: AuditReport) -> str:
     tolerated = f"{limit} {'is' if limit == '1' else 'are'} tolerated"
     if audit.verdict == "undecided":
         found = f"the largest error{over} lies between {low} and {high} percentage points"
-        return f"With {words.sure(audit)} confidence, {found}; {tolerated}."
+        return f"With {words.confidence(audit)} confidence, {found}; {tolerated}."
     found = f"the error of every group{over} is at most {high} percentage points"
     tenth = words.points(audit, min(1.0, audit.largest.upper / 0.1))
     small = f" A group of 10% of the people is then off by at most {tenth} points." if over else ""
-    return f"With {words.sure(audit)} confidence, {found}; {tolerated}.{small}"
+    return f"With {words.confidence(audit)} confidence, {found}; {tolerated}.{small}"
 
 
 def next_step(audit: AuditReport) -> str:

@@ -118,16 +118,16 @@ def verdict(audit: AuditReport, proof: str) -> str:
     what, is_per_person = noun(audit), audit.by == "per_person"
     low, high = size(audit, audit.largest.lower), size(audit, audit.largest.upper)
     if isnan(audit.largest.upper):
-        return f"There are no {large(audit)}, so no group is judged."
+        return f"There are no {judged_groups(audit)}, so no group is judged."
     who = f"{proof} ({percent(audit.proof.mass)} of people)" if is_per_person else proof
-    every = large(audit) if is_per_person else several(len(audit.findings), "group")
-    said = {
+    every = judged_groups(audit) if is_per_person else several(len(audit.findings), "group")
+    sentence = {
         "satisfied": f"the {what} is at most {high} in all {every}",
         "violated": f"the {what} of {who} is at least {low}: predictions are {side(audit.proof)}",
         "undecided": f"the largest {what} among {every} lies between {low} and {high}: "
         f"{audit.n_rows:,} rows are too few to decide",
     }
-    return f"With {sure(audit)} confidence, {said[str(audit.verdict)]}."
+    return f"With {confidence(audit)} confidence, {sentence[str(audit.verdict)]}."
 
 
 def noun(audit: AuditReport) -> str:
@@ -135,12 +135,12 @@ def noun(audit: AuditReport) -> str:
     return "violation" if audit.by == "violation" else "error per person"
 
 
-def large(audit: AuditReport) -> str:
+def judged_groups(audit: AuditReport) -> str:
     """Return which groups are judged per person."""
     return f"groups of at least {percent(audit.min_share)} of people"
 
 
-def sure(audit: AuditReport) -> str:
+def confidence(audit: AuditReport) -> str:
     """Return the confidence."""
     return f"{audit.confidence * 100:.4g}%"
 
@@ -181,7 +181,7 @@ def outside(bins: ReliabilityBins, confidence: float) -> str:
 def guarantee_lead(audit: AuditReport) -> str:
     """Return the confidence of the guarantees of each group."""
     return (
-        f"Statements with a margin of error hold for all groups at once with {sure(audit)} confidence "
+        f"Statements with a margin of error hold for all groups at once with {confidence(audit)} confidence "
         f"({audit.method}); other figures describe these rows only."
     )
 
@@ -192,15 +192,15 @@ def intervals(audit: AuditReport) -> str:
     of = ["violations", "errors per person"]
     every = "differences, " + " and ".join(of) if one_band else " and ".join(of)
     rest = "" if one_band else "; so do those of differences, by themselves"
-    return f"All intervals of {every} hold for all groups at once: {sure(audit)} simultaneous confidence{rest}."
+    return f"All intervals of {every} hold for all groups at once: {confidence(audit)} simultaneous confidence{rest}."
 
 
 # --- figures and tables ----------------------------------------------------------------------------------------
 def figures(audit: AuditReport) -> list[tuple[str, str, str]]:
     """Return the key figures: name, value, and what it is."""
     found, person, what = audit.largest, audit.largest_per_person, noun(audit)
-    who = "any group" if audit.by == "violation" else large(audit)
-    interval = f"{sure(audit)} confidence, for all groups at once"
+    who = "any group" if audit.by == "violation" else judged_groups(audit)
+    interval = f"{confidence(audit)} confidence, for all groups at once"
     limits, of_person = (f"{size(audit, one.lower)} to {size(audit, one.upper)}" for one in (found, person))
     is_split = audit.by == "violation" and audit.basis_error < found.error
     basis = f"; single basis weights: {size(audit, audit.basis_error)}" if is_split else ""
@@ -212,7 +212,7 @@ def figures(audit: AuditReport) -> list[tuple[str, str, str]]:
         (f"Smallest detectable {what}", size(audit, found.detectable), f"80% power, {who}"),
     ]
     if audit.by == "violation":
-        shown.append(("Largest error per person", of_person, f"{sure(audit)} confidence, {large(audit)}"))
+        shown.append(("Largest error per person", of_person, f"{confidence(audit)} confidence, {judged_groups(audit)}"))
     if not isnan(audit.p_value):
         shown.append(("p-value", f"{audit.p_value:.3g}", "of perfect calibration"))
     return shown
@@ -220,7 +220,7 @@ def figures(audit: AuditReport) -> list[tuple[str, str, str]]:
 
 def headings(audit: AuditReport) -> list[str]:
     """Return the headings of `cells`."""
-    interval = f"{sure(audit)} interval"
+    interval = f"{confidence(audit)} interval"
     return ["Share", "Violation", interval, "Per person", interval, "Predictions are"]
 
 
@@ -276,7 +276,7 @@ def settings(audit: AuditReport) -> list[tuple[str, str]]:
     return [
         ("Notion", str(audit.notion)),
         *tolerated,
-        ("Confidence", sure(audit)),
+        ("Confidence", confidence(audit)),
         ("Rows", f"{audit.n_rows:,}{fewer}"),
         ("Groups", f"{len(audit.findings):,}{learned}"),
         ("Outcomes", abbreviate(classes, 200)),
