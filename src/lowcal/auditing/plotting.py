@@ -284,18 +284,15 @@ class DriftDisplay:
         """Draw the n groups of an audit by windows that changed most (None: all); those with an alarm come first."""
         _check_report(report, MonitoringReport, "audit(..., by=...)")
         check_whole("n", 1 if n is None else n, 1)
-        windows, chosen = list(report.windows), report.most_changed(n)
-        gaps = [report.gaps(report.names[j], a) for j, a in chosen]
+        windows, (names, gaps, alarms) = list(report.windows), zip(*report.most_changed(n), strict=True)
         error, lower, upper = (
             np.array([[getattr(one, end) for one in own] for own in gaps]) for end in ("gap", "lower", "upper")
         )
-        alarms = {report.position(one): one for one in report.alarms}
-        found = [alarms.get(one) for one in chosen]
         raised, since = (
-            np.array([-1 if one is None else windows.index(getattr(one, which)) for one in found])
+            np.array([-1 if one is None else windows.index(getattr(one, which)) for one in alarms])
             for which in ("window", "since")
         )
-        names, shown = tuple(report.name_of(*one) for one in chosen), tuple(str(one) for one in windows)
+        shown = tuple(map(str, windows))
         return cls(names, shown, error, lower, upper, raised, since, report.confidence).plot(axes=axes)
 
 

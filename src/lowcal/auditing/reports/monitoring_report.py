@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -68,6 +68,14 @@ class Alarm:
         now, then, old, past = map(words.rate, means)
         since = f"since {printable(str(self.since))}, predicted {now}, actual {then}"
         return f"{who}: {since}; before, predicted {old}, actual {past} (adjusted p-value {self.p_value:.2g})"
+
+
+class Course(NamedTuple):
+    """A group (and label, if there are several): its name, its gap in every window, and its alarm if there is one."""
+
+    name: str
+    gaps: list[Gap]
+    alarm: Alarm | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,22 +141,22 @@ class MonitoringReport:
             raise InvalidInput(f"There is no subpopulation {subpopulation!r}; see report.names.")
         return [one.finding(subpopulation).gaps[label] for one in self.windows.values()]
 
-    def most_changed(self, n: int | None = None) -> list[tuple[int, int]]:
-        """Return the n groups and labels that changed most, as positions in `names` and `labels`; alarms come first."""
-        alarmed = [self.position(one) for one in self.alarms]
+    def most_changed(self, n: int | None = None) -> list[Course]:
+        """Return the n groups and labels that changed most; those with an alarm come first."""
+        alarms = {self._place_of(one): one for one in self.alarms}
         least = self.drift.p_value.min(axis=0)
         order = np.argsort(least, axis=None, kind="stable").tolist()
-        places = [divmod(one, least.shape[1]) for one in order]
-        return [*alarmed, *(one for one in places if one not in alarmed)][:n]
+        places = dict.fromkeys([*alarms, *(divmod(one, least.shape[1]) for one in order)])
+        label = [""] if len(self.labels) == 1 else [f", {one}" for one in self.labels]
+        return [
+            Course(self.names[j] + label[a], self.gaps(self.names[j], a), alarms.get((j, a)))
+            for j, a in list(places)[:n]
+        ]
 
-    def position(self, alarm: Alarm) -> tuple[int, int]:
+    def _place_of(self, alarm: Alarm) -> tuple[int, int]:
         """Return the positions of an alarm's group and label in `names` and `labels`."""
         label = 0 if alarm.label is None else self.labels.index(alarm.label)
         return self.names.index(alarm.subpopulation), label
-
-    def name_of(self, group: int, label: int) -> str:
-        """Return the name of a group, with its label if there are several."""
-        return self.names[group] + ("" if len(self.labels) == 1 else f", {self.labels[label]}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data, ready for JSON."""

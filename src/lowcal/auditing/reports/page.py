@@ -281,25 +281,23 @@ def drift_panels(report: MonitoringReport, n: int = 12) -> list[dict[str, Any]]:
     Each has the class and the SVG path of every mark, a text for screen readers, and the end of the axis. Windows
     without rows have no mark.
     """
-    chosen, windows = report.most_changed(n), list(report.windows)
-    courses = [report.gaps(report.names[j], a) for j, a in chosen]
-    ends = [abs(end) for gaps in courses for one in gaps for end in (one.lower, one.upper, one.gap) if isfinite(end)]
+    courses, windows = report.most_changed(n), list(report.windows)
+    every = [one for course in courses for one in course.gaps]
+    ends = [abs(end) for one in every for end in (one.lower, one.upper, one.gap) if isfinite(end)]
     reach, width = max(ends, default=1.0), 300.0 / max(1, len(windows) - 1)
-    raised = {report.position(one): one.window for one in report.alarms}
 
     def height(value: float) -> str:
         return f"{60.0 - 60.0 * max(-1.0, min(1.0, value / reach)):.1f}"
 
     pictures = []
-    for place, gaps in zip(chosen, courses, strict=True):
+    for name, gaps, alarm in courses:
         seen = [(t * width, one) for t, one in enumerate(gaps) if isfinite(one.gap)]
         at = [f"{x:.1f} {height(one.gap)}" for x, one in seen]
         bars = "".join(f"M{x:.1f} {height(one.lower)}V{height(one.upper)}" for x, one in seen)
         paths = [("bars", bars), ("line1", "M" + "L".join(at) if at else "")]
-        name, said = report.name_of(*place), "no drift alarm"
-        if place in raised:
-            said = f"drift alarm in {raised[place]}"
-            paths.insert(0, ("ideal", f"M{windows.index(raised[place]) * width:.1f} 0V120"))
-        text = f"{name}: actual minus predicted in {words.several(len(windows), 'window')}; {said}"
+        found = "no drift alarm" if alarm is None else f"drift alarm in {alarm.window}"
+        if alarm is not None:
+            paths.insert(0, ("ideal", f"M{windows.index(alarm.window) * width:.1f} 0V120"))
+        text = f"{name}: actual minus predicted in {words.several(len(windows), 'window')}; {found}"
         pictures.append({"name": name, "text": text, "paths": paths, "top": f"+{100 * reach:.2g}%"})
     return pictures
