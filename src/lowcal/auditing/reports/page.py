@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lowcal.auditing.reports import plain_words, words
+from lowcal.auditing.reports import words
 from lowcal.auditing.reports.binning import KEPT, ReliabilityBins
 from lowcal.data.errors import MissingExtra, abbreviate
 from lowcal.guarantees import GroupPage, describe
@@ -139,10 +139,10 @@ def environment() -> Environment:
     made.trim_blocks = made.lstrip_blocks = made.keep_trailing_newline = True
     made.filters |= {"count": "{:,.0f}".format, "share": "{:.1%}".format, "several": words.several, "minus": minus}
     made.filters |= {"shorten": shorten, "fingerprint": fingerprint, "number": words.number, "heat": heat}
-    made.globals |= {"words": words, "plain": plain_words, "asset": asset, "panels": panels, "described": described}
+    made.globals |= {"words": words, "asset": asset, "panels": panels, "described": described}
     made.globals |= {"cards": cards, "earlier_prediction": earlier_prediction}
     made.filters |= {"capitalize_first": lambda text: text[:1].upper() + text[1:]}
-    made.tests |= {"off": plain_words.is_off}
+    made.tests |= {"off": words.is_off}
     return made
 
 
@@ -200,7 +200,7 @@ def cards(
     The bars are those of the class that is off most; the interval is that of the mean outcome.
     """
     earlier, drawn = before.by_name if before else {}, []
-    for one in plain_words.affected(audit)[:n]:
+    for one in words.affected(audit)[:n]:
         gap = one.largest_gap
         predicted, actual, *_ = words.means(gap)
         limits = max(0.0, gap.predicted + gap.lower), min(1.0, gap.predicted + gap.upper)
