@@ -230,7 +230,7 @@ class Redraws:
         return Tables(table for tables in spread(one, asked, len(shard)) for table in tables)
 
     def _are_picks(self, design: Design, some: Local) -> TypeGuard[Codes]:
-        """Whether a draw selects rows of code columns: it does for scalars, whose outcomes are two, unless by cells."""
+        """Whether a draw is a selection of rows of code columns: scalars have two outcomes, and there are no cells."""
         is_scalar = some.y.shape[1] == 1 and some.copies is None and not isinstance(self.weights[0], Cell)
         return is_scalar and isinstance(design, Codes) and None not in self.draws
 

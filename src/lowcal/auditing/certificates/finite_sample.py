@@ -23,7 +23,8 @@ from lowcal.rows.packing import take_rows
 from lowcal.rows.powers import Plan, Powers
 from lowcal.subpopulations.base import Family
 
-#: Stakes are fixed within blocks of the rows, dealt at random, of these shares of all rows: each doubles what is known.
+#: Stakes are fixed within blocks of the rows, dealt at random, of these shares of all rows: after the first, each block
+#: has as many rows as all before it, from which its stakes are computed.
 BLOCKS = (1 / 16, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 #: The largest stake: a bet never loses more than this share of the wealth, so its logarithm stays finite.
 LARGEST_STAKE = 0.95

@@ -112,7 +112,7 @@ def title(audit: AuditReport | MonitoringReport | SavedAudit) -> str:
 
 
 def verdict(audit: AuditReport, proof: str) -> str:
-    """Return what the verdict rests on, in one sentence.
+    """Return the verdict's reason in exact terms, in one sentence.
 
     `proof` is the name of the group that proves a violation, escaped for the form of the report: nothing else in the
     sentence is from data.
@@ -133,17 +133,17 @@ def verdict(audit: AuditReport, proof: str) -> str:
 
 
 def noun(audit: AuditReport) -> str:
-    """Return what is compared with the tolerance."""
+    """Return the name of the error that is compared with the tolerance."""
     return "violation" if audit.by == "violation" else "error per person"
 
 
 def judged_groups(audit: AuditReport) -> str:
-    """Return which groups are judged per person."""
+    """Return the groups that are judged per person, in words."""
     return f"groups of at least {percent(audit.min_share)} of people"
 
 
 def confidence(audit: AuditReport) -> str:
-    """Return the confidence."""
+    """Return the confidence in percent."""
     return f"{audit.confidence * 100:.4g}%"
 
 
@@ -274,14 +274,15 @@ def reason(audit: AuditReport) -> str:
 
 def next_step(audit: AuditReport) -> str:
     """Return what to do about the verdict."""
-    least = audit.largest.detectable
-    only = f" With these, only an error of at least {points(audit, least)} percentage points is found with a "
-    return {
-        "satisfied": "Nothing for now. Audit again when the model, or the people it is used for, change.",
-        "violated": "Recalibrate the model on other rows than these, then audit it again on rows it has not seen.",
-        "undecided": "Audit more rows that the model has not seen."
-        + ("" if isnan(least) else f"{only}probability of 80%."),
-    }[str(audit.verdict)]
+    if audit.verdict == "satisfied":
+        return "Nothing for now. Audit again when the model, or the people it is used for, change."
+    if audit.verdict == "violated":
+        return "Recalibrate the model on other rows than these, then audit it again on rows it has not seen."
+    more, least = "Audit more rows that the model has not seen.", audit.largest.detectable
+    if isnan(least):
+        return more
+    found = f"an error of at least {points(audit, least)} percentage points is found with a probability of 80%"
+    return f"{more} With these, only {found}."
 
 
 def affected(audit: AuditReport) -> list[Finding]:
@@ -319,7 +320,7 @@ def error_of(audit: AuditReport, one: Finding) -> str:
 
 # --- figures and tables --------------------------------------------------------------------------------------
 def figures(audit: AuditReport) -> list[tuple[str, str, str]]:
-    """Return the key figures: name, value, and what it is."""
+    """Return the key figures: name, value and explanation."""
     found, person, what = audit.largest, audit.largest_per_person, noun(audit)
     who = "any group" if audit.by == "violation" else judged_groups(audit)
     interval = f"{confidence(audit)} confidence, for all groups at once"
