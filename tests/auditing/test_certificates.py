@@ -16,7 +16,7 @@ from scipy.stats import norm, poisson
 
 import lowcal
 from lowcal import Groups
-from lowcal.auditing.certificates.band import Band, Interval, _along, _intervals, _most, band, constraints, deviations
+from lowcal.auditing.certificates.band import Band, Intervals, _along, _intervals, _most, band, constraints, deviations
 from lowcal.auditing.certificates.draws import (
     Draws,
     Redraws,
@@ -498,8 +498,8 @@ def test_intervals_of_mirrored_labels_are_mirrored(monkeypatch):
     mirrored = changed(panel, y=1 - panel.whole.y, p=1 - p)
     monkeypatch.setattr(sys.modules[_along.__module__], "deviations", lambda suprema, beta: np.full(2, 0.04))
     one, other = (band(rows, Full(0.25), 0.95, "bootstrap", np.random.default_rng(0)) for rows in (panel, mirrored))
-    for here, there in zip(one.intervals, other.intervals, strict=True):
-        assert (there.lower, there.upper) == pytest.approx((-here.upper, -here.lower), rel=1e-6)
+    here, there = one.intervals, other.intervals
+    np.testing.assert_allclose([there.lower, there.upper], [-here.upper, -here.lower], rtol=1e-6)
 
 
 def test_betting_leaves_half_of_the_error_to_either_side(monkeypatch):
@@ -521,9 +521,22 @@ def test_no_stake_can_lose_everything(g):
     assert np.isfinite(wealth).all()
 
 
+@pytest.mark.parametrize("method", ["bootstrap", "bernstein"])
+def test_the_interval_of_the_largest_moment_reaches_as_far_as_any_moment_may(method):
+    found = band(sample(300, 1, 4, 2), LowDegree(2), 0.95, method, np.random.default_rng(0))
+    known = found.constraints
+    for j, (weight, violation, _, *limits) in enumerate(zip(*found.intervals, strict=True)):
+        s = int(np.abs(known.v[j, :, 0]).argmax())
+        assert weight.weights == (known.weights[s],)
+        assert violation == known.v[j, s, 0]
+        outer = max(known.upper[j].max(), -known.lower[j].min())
+        inner = (known.lower if violation >= 0 else known.upper)[j, s, 0]
+        assert limits == ([inner, outer] if violation >= 0 else [-outer, inner])
+
+
 def test_an_interval_below_zero_has_its_sizes_turned_around():
-    one = Interval(Witness((), np.zeros((0, 1))), -0.3, 0.05, -0.4, -0.2)
-    either = Band(None, [one], None)
+    one = Intervals([Witness((), np.zeros((0, 1)))], *(np.array([v]) for v in (-0.3, 0.05, -0.4, -0.2)))
+    either = Band(None, one, None)
     assert (either.lower.tolist(), either.upper.tolist()) == ([0.2], [0.4])
 
 
@@ -531,9 +544,9 @@ def test_the_outer_limit_leaves_room_for_what_a_bracket_does_not_tell():
     found = Suprema(np.array([0.1, 0.1]), np.array([0.15, 0.1]), np.zeros(2), lambda _: None)
     sums = SimpleNamespace(v=np.array([0.1, -0.1]), standard_error=np.zeros(2))
     lower, upper = np.array([0.05, -0.13]), np.array([0.13, -0.05])
-    up, down = _intervals(found, [None, None], sums, lower, upper, np.ones(2))
-    assert (up.lower, up.upper) == pytest.approx((0.05, 0.18))
-    assert (down.lower, down.upper) == pytest.approx((-0.13, -0.05))
+    intervals = _intervals(found, [None, None], sums, lower, upper, np.ones(2))
+    assert intervals.lower == pytest.approx([0.05, -0.13])
+    assert intervals.upper == pytest.approx([0.18, -0.05])
 
 
 def test_a_group_without_a_row_may_have_a_mass_all_the_same():
@@ -564,7 +577,7 @@ def test_a_group_of_ten_rows_has_an_interval_within_what_is_possible(notion):
     base = sample(n, 1, 1, 10, even=True)
     panel = changed(base, C=np.column_stack([np.ones(n), few]))
     found = band(panel, notion, 0.95, "bootstrap", np.random.default_rng(0))
-    assert 0.3 * 10 / n < found.intervals[1].upper - found.intervals[1].lower < 4 * 10 / n
+    assert 0.3 * 10 / n < found.intervals.upper[1] - found.intervals.lower[1] < 4 * 10 / n
 
 
 # --- betting ------------------------------------------------------------------------------------------------

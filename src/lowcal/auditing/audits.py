@@ -1,4 +1,4 @@
-"""Measuring and auditing: the suprema that a fit drives down, on any rows, and what they say of the population.
+"""Measure and audit: the suprema that a fit drives down, on any rows, and what follows for the population.
 
 `measure` is the exact in-sample figure of spec 2 for each c; `audit` adds confidence (spec 10.i), on rows that were
 not used to make the model or to find the subpopulations.
@@ -33,7 +33,7 @@ from lowcal.auditing.reports.audit_report import (
 )
 from lowcal.auditing.reports.binning import KEPT, reliability
 from lowcal.auditing.reports.monitoring_report import MonitoringReport
-from lowcal.auditing.reports.words import UNSEEN, percent, several, weighting
+from lowcal.auditing.reports.words import UNSEEN, left_out, percent, weighting
 from lowcal.auditing.windows import Windows, read_windows
 from lowcal.data.errors import (
     AuditWarning,
@@ -63,10 +63,14 @@ from lowcal.rows.powers import Plan, Powers
 from lowcal.solve.homes import Home, Refit, open_home
 from lowcal.solve.options import ALPHA, MIN_SHARE, Tolerance, read_random_state
 from lowcal.solve.solvers import Problem, explore
-from lowcal.subpopulations.base import ClassChoice, Family, LeftOut
+from lowcal.subpopulations.base import ClassChoice, Family
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+
+
+#: The seed of the sample from which levels and cut points of many rows are learned: the class is the same each time.
+SEED = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +78,8 @@ class Measurement:
     """The supremum over the weight class for every subpopulation.
 
     `violation[j]` = sup over w in W of |E[c_j <w(f), y - f>]|, attained by the witness; `upper[j]` is certified to be
-    no less than it; `basis[j]` is the part that single basis elements show; `mass[j]` = E[c_j]; `names[j]` says who.
+    no less than it; `basis[j]` is the largest violation of a single basis element; `mass[j]` = E[c_j]; `names[j]` is
+    the name of c_j.
     """
 
     notion: Notion
@@ -109,10 +114,10 @@ class Measurement:
         return float(self.violation.max())
 
     def worst(self, n: int = 5, by: By = "violation") -> list[tuple[str, float, str]]:
-        """Return the n worst subpopulations: (name, violation or error per person, weight that shows it).
+        """Return the n worst subpopulations: (name, violation or error per person, weight that attains it).
 
-        With by="per_person", groups below 1% of the rows come last: a measurement has no intervals, and there chance
-        alone shows large errors per person.
+        With by="per_person", groups below 1% of the rows come last: a measurement has no intervals, and in so small a
+        group chance alone produces large errors per person.
         """
         size = self.conditional if check_by(by) == "per_person" else self.violation
         is_last = (self.mass < MIN_SHARE) & (by == "per_person")
@@ -126,9 +131,8 @@ class Measurement:
         names, violations, weights = zip(*self.worst(10), strict=True)
         shown = [brief(weighting(weight)) for weight in weights]
         rows = zip(brief_names(names), map("{:.4f}".format, violations), shown, strict=True)
-        left = len(self.names) - len(names)
-        more = [f"  and {several(left, 'more group')}."] if left else []
-        return "\n".join([repr(self), *aligned([("Group", "Violation", "Weighting"), *rows], "lrl"), *more])
+        table = aligned([("Group", "Violation", "Weighting"), *rows], "lrl")
+        return "\n".join([repr(self), *table, *left_out(len(self.names) - len(names))])
 
 
 def measure(
@@ -145,8 +149,9 @@ def measure(
 ) -> Measurement:
     """Return the violation of a notion on every subpopulation of these rows, exactly (spec 2).
 
-    The arguments are those of `multicalibrate`. Learner-defined classes are searched once. Smooth weights of rows that
-    do not fit into memory are bracketed by `suprema.value` and `suprema.upper`, with two classes at most 2^-16 apart.
+    The arguments are those of `multicalibrate`. A learned class is searched once. Where the rows do not fit into
+    memory, suprema over smooth weights are bracketed by `suprema.value` and `suprema.upper`, which differ by at most
+    2^-16 for two classes.
 
     >>> from lowcal.datasets import parity_square
     >>> from lowcal.subpopulations import Groups
@@ -161,7 +166,7 @@ def measure(
     """
     chosen_notion = parse_notion(notion)
     given = (y, p, X, sample_weight, classes, subpopulations)
-    home = open_home(*given, 0, memory, Passes(False), is_fit=False, frequency_weight=frequency_weight)
+    home = open_home(*given, SEED, memory, Passes(False), is_fit=False, frequency_weight=frequency_weight)
     problem = Problem(home.rows, chosen_notion, home.learner, alpha=np.inf)
     explore(problem, START)
     found, _ = problem.measure(START, None)
@@ -169,20 +174,17 @@ def measure(
     return Measurement(chosen_notion, home.learner.names, mass, found, home.learner.is_exact)
 
 
-#: How often a learner is asked, and how many of the worst members it finds on one half are judged on the other.
-SEARCHES = 3
-JUDGED = 10
-#: Up to this number of rows times squared classes, an audit of smooth weights with several classes also
-#: brackets those of all probabilities at once.
+#: Searches of a learner on one half of the rows, and the number of its worst members that are tested on the other half.
+SEARCHES, JUDGED = 3, 10
+#: Up to this number of rows times squared classes, an audit of class-wise smooth weights also brackets the supremum
+#: over all smooth weights; for more, the search would take much longer than the audit.
 BRACKET = 200_000
-#: The chance with which a detectable violation is seen.
+#: The power at which violations count as detectable.
 POWER = 0.8
-#: Levels and cut points of many rows are learned from a sample that this seed draws: the class is the same each time.
-SEED = 0
 
 
 class AuditOptions(TypedDict, total=False):
-    """What `audit` may be given beside rows and windows."""
+    """The options of `audit` other than the rows and `by`."""
 
     subpopulations: ClassChoice
     notion: str | Notion
@@ -227,37 +229,37 @@ def audit(
     classes: Sequence[Any] | None = None,
     memory: int | None = None,
 ) -> AuditReport | MonitoringReport:
-    """Report whether the notion holds in the population these rows were drawn from, and for whom it does not.
+    """Report whether the notion holds in the population these rows were drawn from, and in which groups it does not.
 
     For every subpopulation: the violation E[c <w(f), y - f>] of the worst weight w of the WHOLE class, the same per
-    person (divided by the mass E[c]), intervals with a simultaneous confidence level, and what chance alone would show.
-    alpha bounds violations, which are means over all rows, so that a group of 1% may be off by 100 alpha per person;
-    `per_person` bounds the violation of every group by per_person times its mass instead.
+    person (divided by the mass E[c]), intervals with a simultaneous confidence level, and the chance level. alpha
+    bounds violations, which are means over all rows, so a group of 1% may be off by 100 alpha per person; `per_person`
+    instead bounds the violation of every group by per_person times its mass.
 
-    Nothing of the rows may have been used to fit the model. Subpopulations that are learned (trees, linear functions)
-    are found on one half of the rows and judged on the other, and the other way round.
+    The model must not have been fitted on these rows. Subpopulations that are learned (trees, linear functions) are
+    found on one half of the rows and tested on the other half, and vice versa.
 
     Parameters
     ----------
     y, p, X, subpopulations, notion, sample_weight, classes : as in `multicalibrate`; weights are taken as fixed.
-    frequency_weight : how many rows each row stands for, as in `multicalibrate`: the report is that of all these rows.
-        Sizes, intervals and the test count every one of them.
+    frequency_weight : the number of rows that each row stands for, as in `multicalibrate`: the report is that of all
+        these rows, which all count in sizes, intervals and the test.
     alpha : the largest violation that is tolerated; 0.01 if neither alpha nor per_person is given.
-    per_person : the largest error per person that is tolerated in every group that holds at least `min_share` of the
-        rows, in place of alpha. The shares are those of these rows; for memberships of 0 or 1, intervals per person
-        hold given which rows belong to each group (`lowcal.auditing.certificates.band.masses`).
-    min_share : the least share of the rows that a group must hold to be judged per person; smaller ones are listed.
-    confidence : the probability with which all intervals, the verdict and `certified_alpha` hold together.
+    per_person : the largest error per person that is tolerated in every group with at least `min_share` of the rows,
+        instead of alpha. The shares are those of these rows; for memberships of 0 or 1, intervals per person are
+        conditional on which rows belong to each group (`lowcal.auditing.certificates.band.masses`).
+    min_share : the smallest share of the rows at which a group is judged per person; smaller groups are only listed.
+    confidence : the probability with which all intervals, the verdict and `certified_alpha` hold simultaneously.
     by : a column of X, such as "month", that splits the rows into windows of time: one window for each of its values
         (numbers, text or dates), in sorted order. Each window is audited, with intervals that hold for all windows and
-        groups at once, and every group is tested for drift: the result is a `MonitoringReport`. The column is no
-        feature. Needs the rows in memory and a class that is not learned.
+        groups at once, and every group is tested for drift: the result is a `MonitoringReport`. The column is not used
+        as a feature. Needs the rows in memory and a class that is not learned.
     random_state : seed of the bootstrap, of the redrawn labels and of the halves.
-    method : "bootstrap" (asymptotic, narrowest); "exact", "bernstein" or "hoeffding" hold for every number of rows.
-    null_draws : how often the labels are redrawn for the p-value, which can't be smaller than 1 / (null_draws + 1).
-    memory : bytes that rows may take, if they come from files or other sources (see `multicalibrate`); None: a quarter
-        of the machine's. More rows stay on disk and are read in passes: nothing is sampled, and the report is the same
-        to the last bit; violations of smooth weights are bracketed. Linear and Regressor need the rows in memory.
+    method : "bootstrap" (asymptotic, narrowest); "exact", "bernstein" or "hoeffding" hold for any number of rows.
+    null_draws : the number of times that labels are redrawn for the p-value, which is at least 1 / (null_draws + 1).
+    memory : the memory limit in bytes for rows from files or other sources (see `multicalibrate`); None: a quarter of
+        the machine's. More rows stay on disk and are read in passes: nothing is sampled, and the report is the same to
+        the last bit; violations of smooth weights are bracketed. Linear and Regressor need the rows in memory.
 
     Examples
     --------
@@ -277,39 +279,36 @@ def audit(
     given = (y, p, X if windows is None else windows.rest, sample_weight, classes, subpopulations)
     home = open_home(*given, SEED, memory, Passes(False), is_fit=False, frequency_weight=frequency_weight)
     if home.is_far:
-        from lowcal.auditing import on_card  # noqa: F401  (registers how a card sums what is asked for below)
+        from lowcal.auditing import on_card  # noqa: F401  (registers the passes below for a graphics card)
     names: Any = p
     origin = Origin(
         model=names if isinstance(p, str) else ", ".join(names) if are_names(p) else "",
         outcome=y if isinstance(y, str) else "",
         file=str(X) if isinstance(X, str | PathLike) else "",
     )
-    made_by: dict[str, Any] = {"seed": None, "origin": origin}
-    if isinstance(random_state, int | np.integer):
-        made_by["seed"] = int(random_state)
-    if by is not None and windows is not None:
-        return replace(_monitor(home, windows, by, asked, rng), **made_by)
+    seed = int(random_state) if isinstance(random_state, int | np.integer) else None
+    if windows is not None:
+        return replace(_monitor(home, windows, asked, rng), seed=seed, origin=origin)
     # each part draws from its own stream, so that the test does not depend on the method of the bands
     dealing, *streams = rng.spawn(4)
-    return replace(judge(sample_of(home, asked.notion, dealing), asked, streams), **made_by)
+    return replace(judge(panels_of(home, asked.notion, dealing), home, asked, streams), seed=seed, origin=origin)
 
 
-def _monitor(home: Home, windows: Windows, by: str, asked: Question, rng: np.random.Generator) -> MonitoringReport:
-    """Audit every window, all at once with the confidence asked for (union bound), and test every group for drift."""
+def _monitor(home: Home, windows: Windows, asked: Question, rng: np.random.Generator) -> MonitoringReport:
+    """Audit every window, with the given confidence for all of them (union bound), and test every group for drift."""
     names, panels, shares = windows.panels(home)
     each = replace(asked, confidence=1.0 - (1.0 - asked.confidence) / len(panels))
-    known = home.layout, home.learner.is_exact, home.learner.left_out, home.is_fitted
     audits = {
-        name: judge(Sample([one], *known), each, own.spawn(4)[1:])
+        name: judge([one], home, each, own.spawn(4)[1:])
         for name, one, own in zip(names, panels, rng.spawn(len(panels)), strict=True)
     }
     drift = Drift(window_sums(panels, shares), panels[0].is_label)
-    return MonitoringReport.of(by, audits, panels[0].names, drift, asked.confidence)
+    return MonitoringReport.of(windows.by, audits, panels[0].names, drift, asked.confidence)
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about a sample, and how it is answered."""
+    """What to test on a sample, and how."""
 
     notion: Notion
     tolerance: Tolerance
@@ -325,35 +324,20 @@ class Question:
         check_whole("null_draws", self.null_draws, 19)
 
 
-def judge(sample: Sample, asked: Question, streams: Sequence[np.random.Generator]) -> AuditReport:
-    """Report on a sample, wherever its rows live."""
-    beta = (1.0 - asked.confidence) / len(sample.panels)
-    # the least p-value of any panel is multiplied by their number
-    draws = max(len(sample.panels) * (asked.null_draws + 1) - 1, draws_for(beta))
-    parts = [_judged(panel, sample.layout, asked, 1.0 - beta, draws, streams) for panel in sample.panels]
-    return _report(sample, asked, parts, _notes(sample, asked, parts))
+def judge(panels: Sequence[Panel], home: Home, asked: Question, streams: Sequence[np.random.Generator]) -> AuditReport:
+    """Report on panels, with the given confidence for all of them."""
+    beta = (1.0 - asked.confidence) / len(panels)
+    # the smallest p-value of the panels is multiplied by their number
+    draws = max(len(panels) * (asked.null_draws + 1) - 1, draws_for(beta))
+    parts = [_judged(panel, home.layout, asked, 1.0 - beta, draws, streams) for panel in panels]
+    return _report(parts, home, asked)
 
 
-# --- who is judged on which rows ----------------------------------------------------------------------------
+# --- which groups are tested on which rows ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """What is judged: on all rows, and for a learner what each half of the rows found, judged on the other.
-
-    Then whether that is the whole class, which groups of it hold too few rows to be judged, and whether a fit of this
-    process was given these rows.
-    """
-
-    panels: Sequence[Panel]
-    layout: Layout
-    is_exact: bool
-    left_out: LeftOut
-    is_fitted: bool
-
-
-def sample_of(home: Home, notion: Notion, rng: np.random.Generator) -> Sample:
-    """Return what is judged: the class on all rows, and what each half of them finds, on the other half."""
+def panels_of(home: Home, notion: Notion, rng: np.random.Generator) -> list[Panel]:
+    """Return the panels: the class on all rows and, for a learner, what it finds on each half, on the other half."""
     is_label = home.layout.classes is not None
     panels = [Panel(home.rows, tuple(home.learner.families), is_label)]
     if home.refit is not None and not home.learner.is_exact:
@@ -363,11 +347,11 @@ def sample_of(home: Home, notion: Notion, rng: np.random.Generator) -> Sample:
         halves = [Dealt(seed, n, 2, 0, is_inside) for is_inside in (True, False)]
         crossed = [_crossed(home.refit, notion, is_label, *pair) for pair in (halves, halves[::-1])]
         panels += [panel for panel in crossed if panel is not None]
-    return Sample(panels, home.layout, home.learner.is_exact, home.learner.left_out, home.is_fitted)
+    return panels
 
 
 def _crossed(refit: Refit, notion: Notion, is_label: bool, finds: Mask, judges: Mask) -> Panel | None:
-    """Return the worst members that a learner finds on some rows, on the rows that judge; None if it finds none."""
+    """Return the worst members that a learner finds on one half, on the rows of the other; None if it finds none."""
     learner, found_on, judged_on = refit(finds, judges)
     problem = Problem(found_on, notion, learner, np.inf)
     known = len(learner.names)
@@ -381,13 +365,13 @@ def _crossed(refit: Refit, notion: Notion, is_label: bool, finds: Mask, judges: 
     return Panel(judged_on, tuple(learner.member(j) for j in worst), is_label)
 
 
-# --- what is said -------------------------------------------------------------------------------------------
+# --- the report ---------------------------------------------------------------------------------------------
 
 
-def _notes(sample: Sample, asked: Question, parts: Sequence[_Judged]) -> tuple[str, ...]:
-    """Return what a reader must know, and warn of rows that were used before."""
-    panels, layout, left_out, notes = sample.panels, sample.layout, sample.left_out, []
-    if sample.is_fitted:
+def _notes(parts: Sequence[_Judged], home: Home, asked: Question) -> tuple[str, ...]:
+    """Return the caveats of the report, and warn of rows that were used before."""
+    panels, layout, left_out, notes = [part.panel for part in parts], home.layout, home.learner.left_out, []
+    if home.is_fitted:
         notes.append(f"these are the rows the model was fitted on: nothing is certified. {UNSEEN}")
     elif parts[0].null.is_too_good:
         notes.append(
@@ -395,10 +379,10 @@ def _notes(sample: Sample, asked: Question, parts: Sequence[_Judged]) -> tuple[s
             f"model? {UNSEEN}"
         )
     for note in notes:
-        warnings.warn(f"Audit: {note}", AuditWarning, stacklevel=4)
+        warnings.warn(f"Audit: {note}", AuditWarning, stacklevel=5)
     if layout.d > 1 and isinstance(asked.notion, Smooth):
         notes.append(_all_smooth(asked.notion, panels[0], parts[0].band))
-    if not sample.is_exact:
+    if not home.learner.is_exact:
         notes.append("subpopulations were found by a learner; others may exist that it does not find.")
     if layout.classes is None:
         notes.append("outcomes are numbers, not labels: there is no exact test, and the null floor is that of labels.")
@@ -421,12 +405,12 @@ def _notes(sample: Sample, asked: Question, parts: Sequence[_Judged]) -> tuple[s
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return the first names, and that there are more."""
+    """Return the first five names, and an ellipsis if there are more."""
     return f"{', '.join(abbreviate(name) for name in names[:5])}{', ...' if len(names) > 5 else ''}"
 
 
 def _all_smooth(notion: Smooth, panel: Panel, found: Band) -> str:
-    """Say what class-wise weights leave out, with the bracket of all smooth weights where rows are few (spec 2.4)."""
+    """Return the note on class-wise smooth weights, with a bracket over all of them if rows are few (spec 2.4)."""
     note = "with several classes the audit is of class-wise smooth weights, each a function of its own probability"
     if panel.rows.scale.n * panel.d**2 > BRACKET:
         return f"{note}."
@@ -444,7 +428,7 @@ Margins: TypeAlias = Sequence[tuple[GroupMoments, float]]
 
 @dataclass(frozen=True, eq=False)
 class _Judged:
-    """A panel with all that is known of its subpopulations, at the confidence level of the panel."""
+    """A panel with the test, the limits and the description of its subpopulations, at the panel's confidence level."""
 
     panel: Panel
     level: float
@@ -460,8 +444,8 @@ def _judged(
 ) -> _Judged:
     """Test and bound the violations, and describe the groups by the moments of f and f y.
 
-    Moments have a margin on E[c f^j (y - f)] for the guarantees. Margins and the limits of gaps come from the band
-    itself where it holds these constraints, from one of degree 2 otherwise.
+    The guarantees need margins of error of E[c f^j (y - f)]. These margins and the limits of the gaps come from the
+    band itself where it has these constraints, and from a band of degree 2 otherwise.
     """
     bounding, testing, describing = streams
     notion, method = asked.notion, asked.method
@@ -492,10 +476,11 @@ def _judged(
     return _Judged(panel, level, null, known, shares, described, gaps)
 
 
-def _report(sample: Sample, asked: Question, parts: Sequence[_Judged], notes: tuple[str, ...]) -> AuditReport:
-    findings = [one for part in parts for one in _findings(part, asked.method, sample.layout)]
-    # of smooth weights with several classes only class-wise ones are judged
-    is_bounded = not (isinstance(asked.notion, Smooth) and sample.layout.d > 1)
+def _report(parts: Sequence[_Judged], home: Home, asked: Question) -> AuditReport:
+    notes = _notes(parts, home, asked)
+    findings = [one for part in parts for one in _findings(part, asked.method, home.layout)]
+    # with several classes, only class-wise smooth weights are tested
+    is_bounded = not (isinstance(asked.notion, Smooth) and home.layout.d > 1)
     largest = LargestError(
         error=max(float(part.band.found.value.max()) for part in parts),
         lower=max(float(part.band.lower.max()) for part in parts),
@@ -508,17 +493,19 @@ def _report(sample: Sample, asked: Question, parts: Sequence[_Judged], notes: tu
     judged, verdict = largest if by == "violation" else per_person, Verdict.UNDECIDED
     if judged.lower > asked.tolerance.largest:
         verdict = Verdict.VIOLATED
-    elif judged.upper <= asked.tolerance.largest and not sample.left_out.columns:  # of these nothing is known
+    elif judged.upper <= asked.tolerance.largest and not home.learner.left_out.columns:  # which were not tested at all
         verdict = Verdict.SATISFIED
     ranked = sort_findings(findings, by)
     kept = list(dict.fromkeys(one.subpopulation for one in ranked))[:KEPT]
-    bins = {name: own for one in sample.panels for name, own in reliability(one.rows, one.families, {*kept}).items()}
+    bins = {
+        name: own for one in parts for name, own in reliability(one.panel.rows, one.panel.families, {*kept}).items()
+    }
     return AuditReport(
         notion=asked.notion,
         tolerance=asked.tolerance,
         confidence=float(asked.confidence),
         method=asked.method,
-        layout=sample.layout,
+        layout=home.layout,
         n_rows=parts[0].panel.n,
         n_effective=1.0 / parts[0].panel.energy,
         verdict=verdict,
@@ -530,11 +517,8 @@ def _report(sample: Sample, asked: Question, parts: Sequence[_Judged], notes: tu
         null_floor=largest.null_floor,
         detectable=largest.detectable,
         largest_per_person=per_person,
-        is_exact=sample.is_exact,
+        is_exact=home.learner.is_exact,
         findings=ranked,
-        constraints=tuple(
-            (part.panel.names, part.band.constraints) for part in parts if part.band.constraints is not None
-        ),
         moments={name: described for part in parts for name, described in part.described.items()},
         notes=notes,
         reliability={name: bins[name] for name in kept},
@@ -544,7 +528,7 @@ def _report(sample: Sample, asked: Question, parts: Sequence[_Judged], notes: tu
 def _largest_per_person(
     findings: Sequence[Finding], parts: Sequence[_Judged], tolerance: Tolerance, is_bounded: bool
 ) -> LargestError:
-    """Return the largest error per person among groups that hold min_share of the rows; nan if there is none."""
+    """Return the largest error per person among groups with at least min_share of the rows; nan if there is none."""
     judged = [one for one in findings if one.is_judged(tolerance)]
     if not judged:
         return LargestError(*[np.nan] * 5)
@@ -566,7 +550,7 @@ def _largest_per_person(
 
 @dataclass(frozen=True, eq=False)
 class Described:
-    """The moments of f and f y of every subpopulation and label (`read_moments`), in a pass."""
+    """The pass for the moments of f and f y of every subpopulation and label (`read_moments`)."""
 
     families: tuple[Family, ...]
     degree: int
@@ -590,31 +574,31 @@ class Described:
 
 def _findings(part: _Judged, method: Method, layout: Layout) -> list[Finding]:
     """Return a finding for every subpopulation of a panel."""
-    panel, intervals, power = part.panel, part.band.intervals, NormalDist().inv_cdf(POWER)
+    panel, found, power = part.panel, part.band.intervals, NormalDist().inv_cdf(POWER)
     named = tuple(str(label_of(layout, a)) for a in range(panel.d))
-    limits = (np.array([getattr(one, side) for one in intervals]) for side in ("lower", "upper"))
-    low, high = (limit.tolist() for limit in part.masses.per_person(*limits))
-    columns = (panel.mass, panel.n_effective, part.band.found.basis, part.null.floor)
-    mass, worth, basis, floor = (column.tolist() for column in columns)
+    limits = found.lower, found.upper, *part.masses.per_person(found.lower, found.upper)
+    sizes = panel.mass, panel.n_effective, part.band.found.basis, part.null.floor
+    columns = found.violation, found.standard_error, *limits, *sizes
+    violation, error, lower, upper, low, high, mass, effective, basis, floor = (one.tolist() for one in columns)
     return [
         Finding(
             subpopulation=name,
-            weight=replace(one.weight, labels=named),
+            weight=replace(found.weights[j], labels=named),
             label=max(gaps, key=lambda gap: abs(gap.gap)).label,
-            violation=one.violation,
-            conditional=np.nan if np.isnan(low[j]) else one.violation / mass[j],
-            standard_error=one.standard_error,
-            lower=one.lower,
-            upper=one.upper,
+            violation=violation[j],
+            conditional=np.nan if np.isnan(low[j]) else violation[j] / mass[j],
+            standard_error=error[j],
+            lower=lower[j],
+            upper=upper[j],
             conditional_lower=low[j],
             conditional_upper=high[j],
             mass=mass[j],
-            n_effective=worth[j],
+            n_effective=effective[j],
             basis=basis[j],
             null_floor=floor[j],
-            detectable=min(1.0, (one.upper - one.lower) / 2 + power * one.standard_error),
+            detectable=min(1.0, (upper[j] - lower[j]) / 2 + power * error[j]),
             method=method,
             gaps=gaps,
         )
-        for j, (name, one, gaps) in enumerate(zip(panel.names, intervals, part.gaps, strict=True))
+        for j, (name, gaps) in enumerate(zip(panel.names, part.gaps, strict=True))
     ]

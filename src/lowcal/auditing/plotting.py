@@ -1,8 +1,8 @@
 """Displays: plots in the style of scikit-learn, with their values as attributes (matplotlib, an extra).
 
 `from_...` computes and draws; `plot(ax=...)` draws again, on the axes given; `ax_` and `figure_` are what it drew on.
-Colours are two of the Okabe-Ito palette and the map cividis: distinct for every kind of colour vision and in grey;
-marks, hatches and numbers show the same. No setting of matplotlib is changed.
+The two colours are from the Okabe-Ito palette: distinct for every kind of colour vision and in grey; marks and hatches
+show the same. No setting of matplotlib is changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
-from lowcal.auditing.audits import audit, measure
+from lowcal.auditing.audits import measure
 from lowcal.auditing.reports.audit_report import SHOWN, AuditReport
 from lowcal.auditing.reports.binning import ReliabilityBins, reliability
 from lowcal.auditing.reports.monitoring_report import DRAWN, MonitoringReport
@@ -37,29 +37,24 @@ if TYPE_CHECKING:
 
 #: What `HierarchyDisplay` measures.
 LEVELS = ("multiaccuracy", "degree-2", "degree-3", "degree-4", "smooth", "full-0.1")
-METRICS = ("violation", "brier", "log_loss")
 #: Vermilion and blue of the Okabe-Ito palette.
 BEFORE, AFTER = "#D55E00", "#0072B2"
 
 
 class Display:
-    """What displays share: the axes and the figure they drew on."""
+    """The base of displays: the axes and the figure they drew on, and the size of a new figure in inches."""
 
     ax_: Any = None
     figure_: Any = None
     size: tuple[float, float] = (6.5, 4.5)
 
     def plot(self, ax: Any = None) -> Self:
-        """Draw and return the display."""
-        self._draw(self._axes(ax, self.size))
+        """Draw on the axes given, or on new ones of pyplot as scikit-learn's displays do, and return the display."""
+        self.ax_ = _pyplot().subplots(figsize=self.size, layout="constrained")[1] if ax is None else ax
+        self.figure_ = self.ax_.figure
+        self._draw(self.ax_)
         self.ax_.spines[["top", "right"]].set_visible(False)
         return self
-
-    def _axes(self, ax: Any, size: tuple[float, float]) -> Any:
-        """Return the axes given, or new ones of pyplot, as scikit-learn's displays do."""
-        self.ax_ = _pyplot().subplots(figsize=size, layout="constrained")[1] if ax is None else ax
-        self.figure_ = self.ax_.figure
-        return self.ax_
 
     def _draw(self, axes: Any) -> None:
         raise NotImplementedError
@@ -67,50 +62,39 @@ class Display:
 
 @dataclass(eq=False)
 class ViolationDisplay(Display):
-    """Violations of groups, the worst first: each with its interval, or by degree as a heat map.
+    """Violations of groups with their intervals, the worst first.
 
-    `by_degree[j, k]` = E[c_j f^k (y - f)], of the label where it is largest; `before` are the violations of an earlier
-    model, nan where it has no such group. `unit` names what is drawn: violations, or errors per person.
+    `before` are the violations of an earlier model, nan where it has no such group. `unit` names what is drawn:
+    violations, or errors per person. `shown` is the number of groups drawn.
 
+    >>> from lowcal import audit
     >>> from lowcal.datasets import make_miscalibrated
     >>> data = make_miscalibrated(2000, random_state=0)
     >>> report = audit(data.y, data.p, data.X, random_state=0)
-    >>> display = ViolationDisplay.from_report(report, kind="heatmap", n=10)
-    >>> display.names[0], display.by_degree.shape[1]
-    ('everyone', 2)
+    >>> display = ViolationDisplay.from_report(report, n=10)
+    >>> display.names[0], len(display.violation) == len(report.findings)
+    ('everyone', True)
     """
 
     names: tuple[str, ...]
     violation: FloatArray
     lower: FloatArray
     upper: FloatArray
-    by_degree: FloatArray
     alpha: float
     confidence: float
     before: FloatArray | None = None
     unit: str = "violation"
+    shown: int = 0
 
-    def plot(self, kind: str = "intervals", *, n: int | None = SHOWN, ax: Any = None) -> Self:  # type: ignore[override]
-        """Draw the n worst groups (None: all) and return the display.
-
-        `kind` is "intervals", each violation with its limits, or "heatmap", violations by degree.
-        """
-        kinds = {"intervals": self._intervals, "heatmap": self._heat_map}
-        check_choice("kind", kind, kinds)
+    def plot(self, ax: Any = None, *, n: int | None = SHOWN) -> Self:
+        """Draw the n worst groups (None: all) and return the display."""
         check_whole("n", 1 if n is None else n, 1)
-        shown = len(self.names) if n is None else min(n, len(self.names))
-        kinds[kind](self._axes(ax, (8.0, 1.6 + 0.24 * max(shown, 3))), shown)  # inches, 0.24 for each row
-        return self
+        self.shown = len(self.names) if n is None else min(n, len(self.names))
+        self.size = (8.0, 1.6 + 0.24 * max(self.shown, 3))
+        return super().plot(ax)
 
-    def _rows(self, axes: Any, shown: int) -> None:
-        """Name the rows, the worst on top."""
-        axes.set_yticks(np.arange(shown), [short(name) for name in self.names[:shown]])
-        for label in axes.get_yticklabels():
-            label.set_parse_math(False)  # dollar signs in names are shown as they are
-        axes.set_ylim(shown - 0.5, -0.5)
-
-    def _intervals(self, axes: Any, shown: int) -> None:
-        at = np.arange(shown)
+    def _draw(self, axes: Any) -> None:
+        shown, at = self.shown, np.arange(self.shown)
         value, lower, upper = self.violation[:shown], self.lower[:shown], self.upper[:shown]
         axes.axvspan(-self.alpha, self.alpha, color="0.9", zorder=0, label=f"tolerated, ±{self.alpha:g}")
         axes.axvline(0.0, color="0.4", linewidth=1, zorder=1)
@@ -119,34 +103,17 @@ class ViolationDisplay(Display):
         axes.hlines(at, lower, upper, color=AFTER, linewidth=2, zorder=3)
         name = self.unit if self.before is None else "after"
         axes.plot(value, at, "o", color=AFTER, markersize=6, label=f"{name}, {self.confidence:.0%} interval", zorder=4)
-        self._rows(axes, shown)
+        axes.set_yticks(at, [short(name) for name in self.names[:shown]])
+        for label in axes.get_yticklabels():
+            label.set_parse_math(False)  # dollar signs in names are shown as they are
+        axes.set_ylim(shown - 0.5, -0.5)
         axes.set_xlabel(f"predictions too high  ←  {self.unit}  →  too low{_rest(shown, len(self.names))}")
         axes.xaxis.get_major_locator().set_params(nbins=5)  # more would touch each other
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
-        axes.spines[["top", "right"]].set_visible(False)
-
-    def _heat_map(self, axes: Any, shown: int) -> None:
-        table = self.by_degree[:shown]
-        reach = max(float(np.nanmax(np.abs(table), initial=0.0)), self.alpha)
-        image = axes.imshow(table, cmap="cividis", vmin=-reach, vmax=reach, aspect="auto", interpolation="nearest")
-        for (j, k), value in np.ndenumerate(table):
-            color = _readable(image.cmap(image.norm(value)))
-            weight = "bold" if abs(value) > self.alpha else "normal"
-            axes.text(k, j, f"{value:+.4f}", ha="center", va="center", color=color, fontsize=8, fontweight=weight)
-        self._rows(axes, shown)
-        axes.set_xticks(np.arange(table.shape[1]), [f"degree {k + 1}" for k in range(table.shape[1])])
-        axes.set_xlabel(f"bold: beyond the tolerated ±{self.alpha:g}{_rest(shown, len(self.names))}")
-        axes.figure.colorbar(image, ax=axes, label=f"{self.unit} (+: predictions too low)", aspect=40)
 
     @classmethod
     def from_report(
-        cls,
-        report: AuditReport,
-        *,
-        kind: str = "intervals",
-        n: int | None = SHOWN,
-        before: AuditReport | None = None,
-        ax: Any = None,
+        cls, report: AuditReport, *, n: int | None = SHOWN, before: AuditReport | None = None, ax: Any = None
     ) -> Self:
         """Draw the n worst groups of an audit (None: all), with the violations of an earlier one beside them."""
         _check_report(report)
@@ -156,23 +123,8 @@ class ViolationDisplay(Display):
         if before is not None:
             known = report.comparable(before).by_name
             old = np.array([known[name].interval(by)[0] if name in known else np.nan for name in names])
-        moments, limits = report.by_degree(by)[0], (report.tolerance.largest, report.confidence)
-        return cls(names, value, lower, upper, moments, *limits, old, noun(report)).plot(kind, n=n, ax=ax)
-
-    @classmethod
-    def from_predictions(
-        cls,
-        y: ArrayLike,
-        p: ArrayLike,
-        X: object = None,
-        *,
-        kind: str = "intervals",
-        n: int | None = SHOWN,
-        ax: Any = None,
-        **options: Any,
-    ) -> Self:
-        """Audit and draw; further options are those of `audit`."""
-        return cls.from_report(audit(y, p, X, **options), kind=kind, n=n, ax=ax)
+        limits = report.tolerance.largest, report.confidence
+        return cls(names, value, lower, upper, *limits, old, noun(report)).plot(ax, n=n)
 
 
 @dataclass(eq=False)
@@ -260,12 +212,13 @@ class ReliabilityDisplay(Display):
 
 @dataclass(eq=False)
 class DriftDisplay:
-    """The error of groups over windows of time, one picture each on one scale: those that changed most come first.
+    """The error of groups over windows of time, one plot each on a common scale: those that changed most come first.
 
     `error[k]` is the mean outcome less the mean prediction of `names[k]` in every window, nan without rows, and `lower`
-    and `upper` are limits that hold for all windows and groups at once. `raised[k]` and `since[k]` are the windows in
-    which an alarm was raised and from which on the error changed, -1 if there was none.
+    and `upper` are limits that hold for all windows and groups at once. `raised[k]` is the window that raised an alarm
+    and `since[k]` the onset of the change; both are -1 without an alarm.
 
+    >>> from lowcal import audit
     >>> from lowcal.datasets import make_miscalibrated
     >>> data = make_miscalibrated(2000, random_state=0)
     >>> month = [1 + k // 500 for k in range(2000)]
@@ -286,7 +239,7 @@ class DriftDisplay:
     figure_: Any = None
 
     def plot(self, *, axes: Any = None) -> Self:
-        """Draw, on as many axes as there are groups if they are given, and return the display."""
+        """Draw on the axes given, one for each group, or on new ones, and return the display."""
         n = len(self.names)
         self.axes_ = self._new_axes(n) if axes is None else np.asarray(axes, dtype=object).ravel()
         if len(self.axes_) < n:
@@ -294,7 +247,9 @@ class DriftDisplay:
         self.figure_ = self.axes_[0].figure
         for k, one in enumerate(self.axes_[:n]):
             self._draw(one, k)
-        self._explain()
+        label = f"actual minus predicted, {self.confidence:.0%} intervals over all windows and groups"
+        alarm = "; square: alarm, shaded: since the change" if (self.raised >= 0).any() else "; no drift alarm"
+        self.figure_.supxlabel(label + alarm, fontsize="small")
         return self
 
     def _new_axes(self, n: int) -> Any:
@@ -324,35 +279,26 @@ class DriftDisplay:
         axes.set_xticks(ticks, [short(self.windows[t], 12) for t in ticks], fontsize="small")
         axes.spines[["top", "right"]].set_visible(False)
 
-    def _explain(self) -> None:
-        """Name the axis and the marks, once for all pictures."""
-        label = f"actual minus predicted, {self.confidence:.0%} intervals over all windows and groups"
-        alarm = "; square: alarm, shaded: since the change" if (self.raised >= 0).any() else "; no drift alarm"
-        self.figure_.supxlabel(label + alarm, fontsize="small")
-
     @classmethod
     def from_report(cls, report: MonitoringReport, *, n: int | None = DRAWN, axes: Any = None) -> Self:
         """Draw the n groups of an audit by windows that changed most (None: all); those with an alarm come first."""
         _check_report(report, MonitoringReport, "audit(..., by=...)")
         check_whole("n", 1 if n is None else n, 1)
-        windows, chosen = list(report.windows), report.most_changed(n)
-        gaps = [report.gaps(report.names[j], a) for j, a in chosen]
+        windows, (names, gaps, alarms) = list(report.windows), zip(*report.most_changed(n), strict=True)
         error, lower, upper = (
             np.array([[getattr(one, end) for one in own] for own in gaps]) for end in ("gap", "lower", "upper")
         )
-        alarms = {report.position(one): one for one in report.alarms}
-        found = [alarms.get(one) for one in chosen]
         raised, since = (
-            np.array([-1 if one is None else windows.index(getattr(one, which)) for one in found])
+            np.array([-1 if one is None else windows.index(getattr(one, which)) for one in alarms])
             for which in ("window", "since")
         )
-        names, shown = tuple(report.name_of(*one) for one in chosen), tuple(str(one) for one in windows)
+        shown = tuple(map(str, windows))
         return cls(names, shown, error, lower, upper, raised, since, report.confidence).plot(axes=axes)
 
 
 @dataclass(eq=False)
 class TrajectoryDisplay(Display):
-    """A figure after every update of a fit, on the fitted and on the held-out rows (nan where there are none).
+    """A metric after every update of a fit, on the fitted and on the held-out rows (nan without held-out rows).
 
     >>> from lowcal import multicalibrate
     >>> from lowcal.datasets import make_miscalibrated
@@ -393,7 +339,7 @@ class TrajectoryDisplay(Display):
         if not isinstance(done, Fit):
             valid = "what multicalibrate returns, or a fitted estimator"
             raise InvalidInput(f"fit must be {valid}, but {fit!r} was given.")
-        check_choice("metric", metric, METRICS)
+        check_choice("metric", metric, ("violation", "brier", "log_loss"))
         if not done.history:
             raise InvalidInput("The fit made no update, so there is no trajectory to draw: the start is good enough.")
         training = np.array([getattr(one, metric) for one in done.history], dtype=np.float64)
@@ -404,7 +350,7 @@ class TrajectoryDisplay(Display):
 
 @dataclass(eq=False)
 class HierarchyDisplay(Display):
-    """The largest violation at each level of the hierarchy, or at each degree, for one or two models.
+    """The largest violation at each level of the hierarchy, for one or two models.
 
     >>> from lowcal.datasets import make_miscalibrated
     >>> data = make_miscalibrated(1000, random_state=0)
@@ -454,14 +400,6 @@ class HierarchyDisplay(Display):
             raise InvalidInput(f"notions must be {valid}, but {notions!r} was given.")
         earlier = None if p_before is None else largest(p_before)
         return cls(tuple(str(notion) for notion in notions), largest(p), earlier).plot(ax)
-
-    @classmethod
-    def from_report(cls, report: AuditReport, *, before: AuditReport | None = None, ax: Any = None) -> Self:
-        """Draw, by degree, the largest moment E[c f^j (y - f)] over all groups and labels of an audit."""
-        _check_report(report)
-        degrees = np.abs(report.by_degree()[0]).max(axis=0)
-        old = None if before is None else np.abs(report.comparable(before).by_degree()[0]).max(axis=0)
-        return cls(tuple(f"degree {j + 1}" for j in range(len(degrees))), degrees, old).plot(ax)
 
 
 @dataclass(eq=False)
@@ -544,15 +482,8 @@ def short(name: str, length: int = 44) -> str:
 
 
 def _rest(shown: int, total: int) -> str:
-    """Return how many groups are left out."""
+    """Return the part of a label that counts the groups left out."""
     return "" if shown == total else f"\n{total - shown:,} of {total:,} groups, ranked below these, are not shown"
-
-
-def _readable(color: Sequence[float]) -> str:
-    """Return black or white, whichever stands out more: they are equal at a luminance of 0.179 (WCAG 2)."""
-    rgb = np.array(color[:3])
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    return "black" if linear @ (0.2126, 0.7152, 0.0722) > 0.179 else "white"
 
 
 def _check_report(report: object, kind: type = AuditReport, made_by: str = "audit()") -> None:

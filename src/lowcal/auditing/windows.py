@@ -20,20 +20,21 @@ from lowcal.subpopulations.levels import show_dates
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-#: More different values than this are times of day or identifiers, not windows.
+#: A column with more distinct values than this holds times of day or identifiers, not windows.
 MOST = 400
 
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """The windows in the order of time, the window of every row, and the other columns of the table."""
+    """The windows of a column in the order of time, the window of every row, and the other columns of the table."""
 
+    by: str
     names: tuple[Any, ...]
     codes: IntArray
     rest: Frame
 
     def panels(self, home: Home) -> tuple[tuple[Any, ...], list[Panel], list[float]]:
-        """Return the windows that have weight: their names, rows, and shares of all weight; groups are the same in all.
+        """Return the windows that have weight: their names, rows, and shares of the total weight.
 
         The home was opened on `rest`. Its groups and cut points are those of all rows, so windows can be compared.
         """
@@ -55,7 +56,7 @@ class Windows:
 def read_windows(
     y: ArrayLike, p: ArrayLike, X: object, sample_weight: ArrayLike | None, by: str, memory: int | None
 ) -> Windows:
-    """Split the rows of X by a column of numbers, text or dates; the sorted order of its values is that of time.
+    """Split the rows of X by a column of numbers, text or dates, whose sorted values are the windows in order of time.
 
     >>> table = {"month": ["2024-02", "2024-01", "2024-02"], "sex": ["F", "M", "M"]}
     >>> windows = read_windows([0, 1, 0], [0.5, 0.5, 0.5], table, None, "month", None)
@@ -84,4 +85,4 @@ def read_windows(
     values = [order[k] for k in kept]  # numbers and text name windows as they are, dates in the form of ISO 8601
     whole = (int(one) if isinstance(one, float) and one.is_integer() else one for one in values)
     names = show_dates(values) if column.is_date else tuple(whole)
-    return Windows(names, places.astype(np.intp), table.without([column.name]))
+    return Windows(by, names, places.astype(np.intp), table.without([column.name]))

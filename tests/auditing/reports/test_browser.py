@@ -6,7 +6,7 @@ import pytest
 import chromium as driver
 from audits import COLUMN, MARKUP, audited, rows
 from lowcal import audit, multicalibrate
-from lowcal.auditing.reports import AuditComparison, SavedAudit, plain_words, words
+from lowcal.auditing.reports import AuditComparison, SavedAudit, words
 
 pytestmark = pytest.mark.skipif(driver.PROGRAM is None, reason="Chromium is not installed (Debian: chromium)")
 needs_axe = pytest.mark.skipif(
@@ -86,8 +86,8 @@ def test_the_verdict_is_read_and_nothing_goes_wrong(browser, pages, which):
     browser.open(pages[which])
     report = audited(2, "better") if which == "both" else audited(which)
     said = browser.run("document.querySelector('.sentence').textContent")
-    example = plain_words.example(report)
-    assert said == plain_words.verdict(report, example.subpopulation, str(example.label))
+    example = words.example(report)
+    assert said == words.plain_verdict(report, example.subpopulation, str(example.label))
     exact = browser.run("document.querySelector('#exact').parentElement.querySelector('p').textContent")
     assert exact.endswith(words.verdict(report, report.proof.subpopulation))
     assert words.title(report) in browser.run("document.querySelector('#verdict').textContent")

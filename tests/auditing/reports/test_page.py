@@ -13,7 +13,7 @@ import pytest
 
 from audits import COLUMN, MARKUP, audited, rows
 from lowcal import audit, multicalibrate, recalibrate
-from lowcal.auditing.reports import Origin, Verdict, plain_words, words
+from lowcal.auditing.reports import Origin, Verdict, words
 from lowcal.auditing.reports import page as pages
 from lowcal.auditing.reports.binning import ReliabilityBins
 from lowcal.auditing.reports.page import GroupPanel, PageLimits, heat, page, page_of, panels
@@ -57,7 +57,7 @@ def test_style_and_script_ask_nothing_of_a_network(made):
 
 def test_no_tag_is_written_in_python():
     sources = sorted(Path(pages.__file__).parent.glob("*.py"))
-    assert len(sources) == 8
+    assert len(sources) == 7
     assert [one.name for one in sources if re.search(r"</\w|/>", one.read_text(encoding="utf-8"))] == []
 
 
@@ -159,50 +159,50 @@ def test_the_plain_verdict_names_the_group_that_is_off_most(n_classes, per_perso
     assert report.verdict == "violated"
     sure = [one for one in report.findings if one.largest_gap.lower > 0 or one.largest_gap.upper < 0]
     worst = max(sure, key=lambda one: abs(one.largest_gap.gap))
-    assert plain_words.example(report) is worst
-    sentence = plain_words.verdict(report, "GROUP", "CLASS")
+    assert words.example(report) is worst
+    sentence = words.plain_verdict(report, "GROUP", "CLASS")
     numbers = [shown(value) / 100 for value in re.findall(r"([\d.]+)%", sentence)]
     assert numbers == pytest.approx([worst.largest_gap.predicted, worst.largest_gap.actual], abs=5e-4)
     assert ("predicts CLASS with" in sentence) == (n_classes == 5)
     assert sentence.startswith("This model is wrong for at least one group: for GROUP, it predicts ")
-    assert plain_words.reason(report) == "An audit finds an error where there is none in at most 5% of cases."
-    other = plain_words.largest_over_all(report, "PROOF", "CLASS")
+    assert words.reason(report) == "An audit finds an error where there is none in at most 5% of cases."
+    other = words.largest_over_all(report, "PROOF", "CLASS")
     assert ("for PROOF" in other) == (per_person is None and report.proof is not worst)
 
 
 def test_the_plain_verdict_of_an_audit_that_passes_or_is_open():
     passed = replace(audited(2), verdict=Verdict.SATISFIED, certified_alpha=0.0087)
-    assert plain_words.verdict(passed, "", "") == "This model is right for all 13 groups, within the tolerance."
-    assert plain_words.reason(passed) == (
+    assert words.plain_verdict(passed, "", "") == "This model is right for all 13 groups, within the tolerance."
+    assert words.reason(passed) == (
         "With 95% confidence, the error of every group, averaged over all people, is at most 0.87 percentage points; "
         "1 is tolerated. A group of 10% of the people is then off by at most 8.70 points."
     )
-    assert plain_words.next_step(passed).startswith("Nothing for now.")
+    assert words.next_step(passed).startswith("Nothing for now.")
     undecided = replace(passed, verdict=Verdict.UNDECIDED, certified_lower=0.004, certified_alpha=0.03)
     calm = [
         replace(one, lower=-0.1, upper=0.1, gaps=tuple(replace(gap, lower=-0.1, upper=0.1) for gap in one.gaps))
         for one in undecided.findings
     ]
-    quiet = plain_words.verdict(replace(undecided, findings=tuple(calm)), "", "")
+    quiet = words.plain_verdict(replace(undecided, findings=tuple(calm)), "", "")
     assert quiet == "These 3,000 rows are too few to tell whether this model is right for all 13 groups."
-    assert "lies between 0.40 and 3.00 percentage points; 1 is tolerated." in plain_words.reason(undecided)
-    assert f"at least {100 * undecided.detectable:.2f} percentage points" in plain_words.next_step(undecided)
+    assert "lies between 0.40 and 3.00 percentage points; 1 is tolerated." in words.reason(undecided)
+    assert f"at least {100 * undecided.detectable:.2f} percentage points" in words.next_step(undecided)
     off = sum(clear(one) for one in undecided.findings)
-    assert plain_words.verdict(undecided, "", "") == (
+    assert words.plain_verdict(undecided, "", "") == (
         f"This model is off for {off} of 13 groups; these 3,000 rows are too few to tell whether by more than is "
         "tolerated."
     )
     unknown = replace(passed, verdict=Verdict.UNDECIDED)  # a column could not be examined
-    assert plain_words.verdict(unknown, "", "").startswith("Some groups could not be examined")
+    assert words.plain_verdict(unknown, "", "").startswith("Some groups could not be examined")
     strict = audited(2, alpha=None, per_person=0.02)
     judged = replace(strict, verdict=Verdict.SATISFIED)
-    assert plain_words.verdict(judged, "", "").startswith("This model is right for all groups of at least 1% of people")
+    assert words.plain_verdict(judged, "", "").startswith("This model is right for all groups of at least 1% of people")
     nobody = replace(strict, largest_per_person=replace(strict.largest_per_person, upper=float("nan")))
-    assert plain_words.verdict(nobody, "", "").startswith("No group is judged")
-    assert plain_words.reason(nobody) == "Audit more rows, or larger groups."
+    assert words.plain_verdict(nobody, "", "").startswith("No group is judged")
+    assert words.reason(nobody) == "Audit more rows, or larger groups."
     none = replace(nobody.largest_per_person, detectable=float("nan"))
     unknown = replace(nobody, verdict=Verdict.UNDECIDED, largest_per_person=none)
-    assert plain_words.next_step(unknown) == "Audit more rows that the model has not seen."
+    assert words.next_step(unknown) == "Audit more rows that the model has not seen."
 
 
 def hiding(report):
@@ -215,20 +215,20 @@ def hiding(report):
 
 def test_an_error_that_averages_hide_is_shown_where_it_is_largest():
     report = hiding(audited(2))
-    assert plain_words.example(report) is report.proof
+    assert words.example(report) is report.proof
     [bins] = report.reliability[report.proof.subpopulation]
     lower, upper = bins.limits(0.95)
     far = np.maximum(lower - bins.prediction, bins.prediction - upper)
     b = far.argmax()
     said = f"for GROUP, {bins.outcome[b]:.1%} is true where it predicts about {bins.prediction[b]:.1%}."
     assert far[b] > 0
-    assert plain_words.verdict(report, "GROUP", "").endswith(said)
+    assert words.plain_verdict(report, "GROUP", "").endswith(said)
     assert any("within chance on average, but" in text for text, _, _ in cards_of(report.to_html()))
     unseen = replace(report, reliability={})
     side = words.side(report.proof)
-    assert plain_words.verdict(unseen, "GROUP", "").endswith(f"for GROUP, predictions are {side}.")
+    assert words.plain_verdict(unseen, "GROUP", "").endswith(f"for GROUP, predictions are {side}.")
     several = hiding(audited(5))
-    assert plain_words.part_of(several, several.proof) == f"predictions are {words.side(several.proof)}"
+    assert words.part_of(several, several.proof) == f"predictions are {words.side(several.proof)}"
 
 
 def test_memberships_with_signs_have_no_means_over_people():
@@ -238,8 +238,8 @@ def test_memberships_with_signs_have_no_means_over_people():
         replace(one, gaps=tuple(replace(gap, lower=nan, upper=nan) for gap in one.gaps)) for one in report.findings
     )
     odd = replace(report, findings=signed)
-    assert plain_words.affected(odd) == []
-    assert plain_words.verdict(odd, "GROUP", "").endswith(f"predictions are {words.side(odd.proof)}.")
+    assert words.affected(odd) == []
+    assert words.plain_verdict(odd, "GROUP", "").endswith(f"predictions are {words.side(odd.proof)}.")
     heads, *rows = read(odd.to_html()).tables["groups-table"]
     for row in rows:
         assert dict(zip(heads, row, strict=True))["Predicted"] == "–"  # noqa: RUF001
@@ -247,7 +247,7 @@ def test_memberships_with_signs_have_no_means_over_people():
 
 def test_weighted_people_are_an_effective_number():
     one = audited(2).findings[1]
-    assert plain_words.people(audited(2), replace(one, n_effective=12.3)) == f"effective number 12 ({one.mass:.1%})"
+    assert words.people(audited(2), replace(one, n_effective=12.3)) == f"effective number 12 ({one.mass:.1%})"
 
 
 def test_warnings_stand_with_the_verdict_and_other_notes_below_the_groups():

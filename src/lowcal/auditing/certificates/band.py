@@ -27,7 +27,7 @@ from lowcal.notions.weights import Cell, Monomial, Weight
 
 Method = Literal["bootstrap", "exact", "bernstein", "hoeffding"]
 METHODS = ("bootstrap", "exact", "bernstein", "hoeffding")
-#: Of the error that finite-sample methods allow, this share goes to either side of the masses, the rest to deviations.
+#: The share of a finite-sample method's error probability for each side of the masses; the deviations get the rest.
 MASS_SHARE = 0.25
 
 
@@ -48,18 +48,17 @@ class Constraints:
         return np.maximum(self.upper - self.v, self.v - self.lower)
 
 
-@dataclass(frozen=True, eq=False)
-class Interval:
-    """The violation of one subpopulation by its witness, signed, with limits.
+class Intervals(NamedTuple):
+    """The violation of every subpopulation by its witness, signed, with limits.
 
     The outer limit bounds the whole class: no weight has a larger violation of either sign on this subpopulation.
     """
 
-    weight: Witness
-    violation: float
-    standard_error: float
-    lower: float
-    upper: float
+    weights: Sequence[Witness]
+    violation: FloatArray
+    standard_error: FloatArray
+    lower: FloatArray
+    upper: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,18 +66,18 @@ class Band:
     """The suprema of a panel with simultaneous limits: an interval for every c, all of which hold together."""
 
     found: Suprema
-    intervals: Sequence[Interval]
+    intervals: Intervals
     constraints: Constraints | None
 
     @property
     def lower(self) -> FloatArray:
         """A lower limit on the supremum of every c in the population."""
-        return np.array([max(one.lower, -one.upper, 0.0) for one in self.intervals])
+        return np.maximum(np.maximum(self.intervals.lower, -self.intervals.upper), 0.0)
 
     @property
     def upper(self) -> FloatArray:
         """An upper limit on it."""
-        return np.array([max(-one.lower, one.upper) for one in self.intervals])
+        return np.maximum(-self.intervals.lower, self.intervals.upper)
 
 
 def band(
@@ -89,11 +88,11 @@ def band(
     rng: np.random.Generator,
     drawn: Draws | None = None,
 ) -> Band:
-    """Return the suprema of a panel with limits that hold together with the given confidence.
+    """Return the suprema of a panel with limits that hold simultaneously with the given confidence.
 
-    `drawn` is what labels with the noise of these rows showed, where the exact test drew them already. Of the error
-    that finite-sample methods allow, one half goes to the deviations and one to the masses of the subpopulations, a
-    quarter for upper and a quarter for lower limits (`per_person`).
+    `drawn` are the draws of labels with the noise of these rows, if the exact test made them already. Finite-sample
+    methods split their error probability: half for the deviations, and a quarter each for the upper and the lower
+    limits on the masses of the subpopulations (`per_person`).
     """
     beta = 1.0 - confidence
     if method == "bootstrap" and drawn is None:
@@ -123,7 +122,7 @@ def band(
 
 
 def is_listed(notion: Finite, d: int) -> bool:
-    """Whether a union bound over the constraints counts all of them, also those that no row shows."""
+    """Whether the constraints are listed in full, including those without rows, as a union bound requires."""
     return not isinstance(notion, Full) or notion.lists_every_cell(d)
 
 
@@ -138,7 +137,7 @@ def constraints(
     rng: np.random.Generator,
     drawn: Draws | None = None,
 ) -> Constraints:
-    """Return simultaneous limits on all moments: by the largest scores of draws, or by a union bound without them."""
+    """Return simultaneous limits on all moments: by the largest scores of the draws, or by a union bound."""
     beta, weights = 1.0 - confidence, panel.constraints(notion)
     sums = cumulants(panel, weights)
     if method == "bootstrap":
@@ -147,7 +146,7 @@ def constraints(
         q = max(largest, union_bound(1, beta)) if largest > 0.0 else union_bound(sums.v.size, beta)
         lower, upper = sums.limits(q)
         most = _most(panel, q)
-    else:  # limits that hold for every number of rows, by a union bound over all constraints
+    else:  # limits that hold for any number of rows, by a union bound over all constraints
         if method == "exact" and not panel.rows.run(Negatives(panel.families)):
             lower, upper = betting(panel, weights, beta / 2, rng)
         else:
@@ -162,24 +161,22 @@ def constraints(
 
 
 def _most(panel: Panel, critical: FloatArray | float) -> FloatArray:
-    """Return what no violation exceeds: an upper limit on the mass of its subpopulation, q^2 / n without a row."""
+    """Return upper limits on the masses, which no violation exceeds; q^2 / n for a subpopulation without rows."""
     rare = np.square(critical) * panel.energy / 2.0
     return np.minimum(1.0, panel.reach + rare + np.sqrt(np.square(critical * panel.mass_error) + rare**2))
 
 
-def _single_intervals(known: Constraints) -> list[Interval]:
+def _single_intervals(known: Constraints) -> Intervals:
     """Return the interval of the largest moment of every c; its outer limit is that of all moments of c."""
     outer = np.maximum(known.upper, -known.lower).max(axis=(1, 2))
-    intervals = []
-    for j, most in enumerate(outer.tolist()):
-        s, a = (int(k) for k in np.unravel_index(leading(np.abs(known.v[j]).ravel()), known.v.shape[1:]))
-        label = np.eye(known.v.shape[2])[[a]]
-        v, error, lower, upper = (
-            float(of[j, s, a]) for of in (known.v, known.standard_error, known.lower, known.upper)
-        )
-        lower, upper = (lower, most) if v >= 0.0 else (-most, upper)
-        intervals.append(Interval(Witness((known.weights[s],), label), v, error, lower, upper))
-    return intervals
+    m, S, d = known.v.shape
+    places = np.array([leading(one) for one in np.abs(known.v).reshape(m, S * d)], dtype=np.intp)
+    s, a = np.divmod(places, d)
+    v, error, lower, upper = (
+        of[np.arange(m), s, a] for of in (known.v, known.standard_error, known.lower, known.upper)
+    )
+    witnesses = [Witness((known.weights[i],), np.eye(d)[[k]]) for i, k in zip(s, a, strict=True)]
+    return Intervals(witnesses, v, error, np.where(v >= 0.0, lower, -outer), np.where(v >= 0.0, outer, upper))
 
 
 # --- any weight class: the deviation of the supremum itself -------------------------------------------------
@@ -187,12 +184,12 @@ def _single_intervals(known: Constraints) -> list[Interval]:
 
 def _redrawn_intervals(
     panel: Panel, notion: Notion, found: Suprema, beta: float, drawn: Draws, known: Constraints | None = None
-) -> list[Interval]:
-    """Return score intervals along the witnesses, as wide as suprema deviate under labels drawn anew.
+) -> Intervals:
+    """Return score intervals along the witnesses, calibrated by the suprema of redrawn labels.
 
-    The draws have the noise of the believed labels. What they say of a class, the normal score of its deviation along
-    the witness, is carried over to the variance and the skewness that the witness has under any g: where the model is
-    right, nothing changes. No class deviates by less than a single weight does.
+    The draws have the noise of the believed labels. The deviation of a class in them becomes a normal score along the
+    witness, which is the critical value for the variance and the skewness that the witness has under any g; this
+    changes nothing where the model is right. It is at least the critical value of a single weight.
     """
     deviation = deviations(drawn.suprema, beta) + panel.grid_error(notion)
     weights, sums = _along(panel, found, known)
@@ -202,17 +199,17 @@ def _redrawn_intervals(
     score = np.maximum(np.abs(normal_score(t, sums.spread(np.zeros_like(t))[1])), union_bound(1, beta))
     critical = np.where(is_drawn & (noise > 0.0), score, union)
     lower, upper = sums.limits(critical)
-    is_empty = is_drawn & (noise <= 0.0)  # no weight shows anything: chance would have shown this much
+    is_empty = is_drawn & (noise <= 0.0)  # the witness has no noise: the limits are those of chance
     lower, upper = np.where(is_empty, -deviation, lower), np.where(is_empty, deviation, upper)
     return _intervals(found, weights, sums, lower, upper, _most(panel, np.maximum(critical, union)))
 
 
 def deviations(suprema: FloatArray, beta: float) -> FloatArray:
-    """Return for every c what its supremum exceeds, any of them, with probability beta, from draws (draws, m).
+    """Return a limit for every c such that any supremum exceeds its limit with probability beta, from (draws, m).
 
-    Cube roots of the suprema are close to normal, whatever their skewness, so that a common quantile of their
-    standardised values treats rare and common outcomes alike. Every draw is standardised by the others, as the sample
-    is by all draws: by itself among them, it would look closer to their mean than the sample does.
+    Cube roots of the suprema are close to normal, whatever their skewness, so a common quantile of their standardised
+    values treats rare and common outcomes alike. Each draw is standardised by the mean and spread of the other draws:
+    included among them, it would look closer to their mean than a new sample does.
     """
     root = np.cbrt(suprema)
     centre, spread_of = root.mean(axis=0), root.std(axis=0)
@@ -227,7 +224,7 @@ def deviations(suprema: FloatArray, beta: float) -> FloatArray:
 def _along(panel: Panel, found: Suprema, known: Constraints | None) -> tuple[list[Witness], Cumulants]:
     """Return the witnesses of all subpopulations without their signs, and their sums over the members.
 
-    Where a weight is a set of disjoint cells of a scalar, what they hold adds up.
+    If a witness is a union of disjoint cells of a scalar prediction, its sums are those of the cells added up.
     """
     witnesses = [found.witness(j) for j in range(len(found.value))]
     if known is not None and panel.d == 1 and all(isinstance(u, Cell) for u in known.weights):
@@ -244,7 +241,7 @@ def _along(panel: Panel, found: Suprema, known: Constraints | None) -> tuple[lis
 def _sign(panel: Panel, witness: Witness) -> float:
     """Return the sign of a weight: that of its coefficients or, where these differ, of its values.
 
-    A polynomial that is not zero has the sign at a corner of the simplex or in its centre.
+    The sign of a nonzero polynomial appears at a corner of the simplex or in its centre.
     """
     theta = witness.coefficients
     if (theta >= 0.0).all() or (theta <= 0.0).all():
@@ -263,18 +260,17 @@ def _intervals(
     lower: FloatArray,
     upper: FloatArray,
     most: FloatArray,
-) -> list[Interval]:
-    """Return signed intervals; the outer limits leave room for what a supremum may be beyond its witness."""
+) -> Intervals:
+    """Return signed intervals; the outer limits include the bracket between a witness and the supremum."""
     room = found.upper - found.value
     outer = np.minimum(most, np.maximum(upper, -lower) + room)
     is_up = sums.v >= 0.0
     lower, upper = np.where(is_up, np.maximum(lower, -outer), -outer), np.where(is_up, outer, np.minimum(upper, outer))
-    columns = (one.tolist() for one in (sums.v, sums.standard_error, lower, upper))
-    return [Interval(*row) for row in zip(weights, *columns, strict=True)]
+    return Intervals(weights, sums.v, sums.standard_error, lower, upper)
 
 
 class Masses(NamedTuple):
-    """What limits on violations are divided by, for every c; nan where a membership has no share of the rows."""
+    """Limits on the mass of every c, which divide those on violations; nan where memberships have signs or no rows."""
 
     lower: FloatArray
     upper: FloatArray
@@ -289,8 +285,8 @@ class Masses(NamedTuple):
         low, high = (of.reshape(-1, *[1] * (lower.ndim - 1)) for of in self)
 
         def divide(limits: FloatArray, is_inner: NDArray[np.bool_]) -> FloatArray:
-            mass = np.where(is_inner, high, low)  # the upper mass for limits that lie towards zero
-            shares = np.divide(limits, mass, out=np.sign(limits), where=mass != 0.0)  # by 0 nothing is known
+            mass = np.where(is_inner, high, low)  # the upper mass for limits on the side of zero
+            shares = np.divide(limits, mass, out=np.sign(limits), where=mass != 0.0)  # no bound if the mass may be 0
             return np.asarray(np.clip(shares, -1.0, 1.0))
 
         return divide(lower, lower > 0.0), divide(upper, upper < 0.0)
@@ -299,11 +295,11 @@ class Masses(NamedTuple):
 def masses(panel: Panel, notion: Notion, method: Method, confidence: float) -> Masses:
     """Return masses such that limits on violations, divided by them, are limits per person with the same confidence.
 
-    Where c is 0 or 1 they are the sample's masses: given which rows belong to c, these are draws from its people, and
-    E[c z] / E[c] times the sample's mass is the mean of sum p_i c_i z_i, whose variance is at most that of the
-    violation. The scores of "bootstrap" and the union bounds of "bernstein" and "hoeffding", which hold for independent
-    terms with different means, hold given these rows. Betting and symmetrisation need limits on the masses, for which
-    their share of the error is set aside, and so do memberships between 0 and 1.
+    For memberships of 0 or 1 they are the sample's masses: given which rows belong to c, E[c z] / E[c] times the
+    sample's mass is the mean of sum p_i c_i z_i, whose variance is at most that of the violation. The scores of
+    "bootstrap" and the union bounds of "bernstein" and "hoeffding", which allow independent terms with different means,
+    hold conditionally on these rows. Betting, symmetrisation and memberships between 0 and 1 need limits on the masses,
+    for which part of the error probability is set aside.
     """
     beta = 1.0 - confidence
     if method == "bootstrap":

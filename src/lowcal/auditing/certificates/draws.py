@@ -1,6 +1,6 @@
-"""What chance shows: labels drawn anew from probabilities, everything measured again, and the exact test of that.
+"""The chance level: labels are redrawn from probabilities and everything is measured again; and the exact test.
 
-A label of a draw depends on the seed, the draw and the number of its row alone, and many draws share a pass.
+A redrawn label depends only on the seed, the number of the draw and that of the row. Many draws share a pass.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from lowcal.rows.keys import draw_labels, draw_shares, key_of, uniforms_of
 from lowcal.rows.passes import bound_of, decode_moments, moment_sums
 from lowcal.subpopulations.base import Family
 
-#: At least this many draws lie beyond a quantile that is taken from them.
+#: The least number of draws beyond a quantile that is estimated from them.
 BEYOND = 5
-#: The most sums that the draws of one pass hold.
+#: The largest number of sums in a pass over the draws, which bounds its memory.
 MOST_SUMS = 1 << 23
 
 
 def draws_for(beta: float) -> int:
-    """Return how many draws a quantile at 1 - beta asks for.
+    """Return the number of draws for a quantile at 1 - beta.
 
     >>> draws_for(0.05)
     99
@@ -46,7 +46,7 @@ def draws_for(beta: float) -> int:
 
 
 def union_bound(n_constraints: int, beta: float) -> float:
-    """Return the normal quantile at which n two-sided intervals hold together, whatever their dependence.
+    """Return the normal quantile at which n two-sided intervals hold simultaneously, under any dependence.
 
     >>> round(union_bound(1, 0.05), 2), round(union_bound(100, 0.05), 2)
     (1.96, 3.48)
@@ -58,8 +58,8 @@ def union_bound(n_constraints: int, beta: float) -> float:
 class Draws:
     """The suprema of every draw and subpopulation, (draws, m), and the largest score of every draw.
 
-    There are scores where the supremum is a single moment: the largest of all moments' normal scores in size, which
-    `score` returns of any moments.
+    If the supremum is a single moment, there are scores: the largest absolute normal score of all moments, which
+    `score` computes from moments.
     """
 
     suprema: FloatArray
@@ -78,10 +78,10 @@ def new_seed(rng: np.random.Generator) -> int:
 
 
 def draw(panel: Panel, notion: Notion, shares: Sequence[float | None], draws: range, seed: int) -> list[Draws]:
-    """Draw labels of which each `share` is random, by the same chance for all, and measure them again.
+    """Redraw the labels, a `share` of them uniformly (`believed`), with common random numbers for all shares; measure.
 
-    Numbers get their residuals with signs anew, and so do labels if a share is None. As many draws share a pass over
-    the rows as may be held.
+    The residuals of numbers get new signs instead, and so do those of labels if a share is None. Draws share passes
+    over the rows, up to MOST_SUMS sums each.
     """
     own = tuple(share if panel.is_label else None for share in shares)
     if not isinstance(notion, Finite):
@@ -101,9 +101,9 @@ def draw(panel: Panel, notion: Notion, shares: Sequence[float | None], draws: ra
 
 
 def moment_scores(panel: Panel, weights: tuple[Weight, ...], share: float | None) -> Callable[[FloatArray], float]:
-    """Return the largest normal score as a function of moments, if labels have given probabilities.
+    """Return the largest normal score as a function of moments, if labels have the believed probabilities.
 
-    These depend on no label. What can't be has an infinite score; signs at random are not skewed.
+    Variances and skewness depend on no label. An impossible moment has an infinite score; random signs have no skew.
     """
     one = ConstraintSums(panel.families, weights, share, panel.rows.is_even, ("noise", "noise3"))
     variance, third = panel.rows.run(one)
@@ -125,9 +125,9 @@ def observed_moments(panel: Panel, weights: tuple[Weight, ...]) -> FloatArray:
 def drawn_suprema(
     panel: Panel, notion: Notion, share: float | None, draws: Sequence[int | None], seed: int
 ) -> FloatArray:
-    """Return the suprema of draws where these are no function of finitely many moments; None: outcomes as they are.
+    """Return the suprema of draws for a class that is not finitely many moments; draw None is the outcomes as they are.
 
-    Smooth weights see predictions on a grid; other notions need all rows in memory.
+    Smooth weights use predictions rounded to a grid; other notions need all rows in memory.
     """
     if isinstance(notion, Smooth):
         size = max(1, MOST_SUMS // (len(panel.names) * panel.d * GRID))
@@ -177,8 +177,8 @@ def redrawn(
 ) -> Callable[[slice], FloatArray]:
     """Return the weighted residuals of a draw as a function of a slice of the rows, which begin at number `first`.
 
-    Without a number, they are those of the outcomes as they are. Where rows stand for several, their copies draw one by
-    one, and only their sums count.
+    Without a number, they are those of the outcomes as they are. If a row stands for several, a label is drawn for each
+    copy, and the sum is returned.
     """
     p, y, weight, copies = rows.at(START), rows.y, rows.weight[:, None], rows.copies
     if number is None:
@@ -203,10 +203,10 @@ def redrawn(
 
 @dataclass(frozen=True, eq=False)
 class Redraws:
-    """The moments of some draws, shape (shares, draws, m, S, d); None is no draw, but the outcomes as they are.
+    """The moments of some draws, shape (shares, draws, m, S, d); draw None is the outcomes as they are.
 
-    Labels are drawn from `believed` probabilities, of all shares by the same chance; with share None, residuals get
-    new signs.
+    Labels are drawn from `believed` probabilities, with common random numbers for all shares; with share None,
+    residuals get new signs.
     """
 
     families: tuple[Family, ...]
@@ -230,7 +230,7 @@ class Redraws:
         return Tables(table for tables in spread(one, asked, len(shard)) for table in tables)
 
     def _are_picks(self, design: Design, some: Local) -> TypeGuard[Codes]:
-        """Whether a draw picks some rows out of code columns: a scalar has two outcomes; weights must be no cells."""
+        """Whether a draw is a selection of rows of code columns: scalars have two outcomes, and there are no cells."""
         is_scalar = some.y.shape[1] == 1 and some.copies is None and not isinstance(self.weights[0], Cell)
         return is_scalar and isinstance(design, Codes) and None not in self.draws
 
@@ -266,10 +266,10 @@ class Redraws:
 class Null:
     """What a perfectly calibrated model would have shown on these rows.
 
-    `floor[c]` is exceeded by chance with probability 1 - confidence, `largest` likewise for the largest of all;
-    `p_value` is exact at any n (nan where outcomes are no draws of labels); `is_too_good`: the violations are far
-    smaller than those of any draw, as happens on rows that the model was fitted to; `drawn` is what the draws showed,
-    and `noisy` what labels with the noise of these rows did, where such were drawn.
+    `floor[c]` is exceeded by chance with probability 1 - confidence, `largest` likewise by the largest violation;
+    `p_value` is exact at any n (nan if outcomes are numbers); `is_too_good`: the violations are far smaller than those
+    of any draw, as happens on rows that the model was fitted to; `drawn` are the draws from the predictions, and
+    `noisy` those of labels with the noise of these rows, if there are any.
     """
 
     floor: FloatArray
@@ -286,8 +286,8 @@ def null_test(
     """Redraw the labels from the predictions, measure everything again, and compare (spec 10.i.d).
 
     If f = f*, the sample and its redraws are exchangeable, so p = (1 + #{T_b >= T}) / (1 + B) is exact. T is the
-    largest normal score of a moment, or of a supremum: small subpopulations count as much as large ones. Labels that
-    vary more than predictions allow are drawn `noisy` times with their own noise, by the same chance.
+    largest normal score of a moment, or of a supremum: small subpopulations count as much as large ones. If labels vary
+    more than the predictions allow, `noisy` draws with their own noise are made too, with common random numbers.
     """
     seed, is_known = new_seed(rng), panel.is_label and panel.is_believed
     first = min(noisy, draws) if panel.is_label and not is_known else 0

@@ -1,10 +1,10 @@
 """Drift: whether the error of a group in the latest windows differs from its error in all windows before them.
 
-The error of a group is its mean outcome less its mean prediction, of every label. After each window, the last 1, 3 and
-12 windows are compared with all before. A comparison looks at no later window, its level is fixed in advance, and the
-levels of all comparisons, groups and labels sum to 1 - confidence. So the chance of any false alarm is at most that, by
-the union bound and however groups overlap, as far as the scores are normal; nothing is assumed of the error but that it
-stays what it is. Levels of comparisons that overlap in time are nearly additive this far out: the bound is close.
+The error of a group is its mean outcome less its mean prediction, for every label. After each window, the last 1, 3
+and 12 windows are compared with all before. A comparison uses no later window, its level is fixed in advance, and the
+levels of all comparisons, groups and labels sum to 1 - confidence. By the union bound, this limits the chance of any
+false alarm, however groups overlap, as far as the scores are normal; the null hypothesis is that the error is constant,
+not that it is zero. Tail probabilities of comparisons that overlap in time nearly add up: the bound is close.
 
 A comparison's level is split between rising and falling errors by a statistic that is independent of the difference:
 the precision-weighted mean of both sides. Where the errors of the groups are near 0, as those of a calibrated model
@@ -26,17 +26,17 @@ from lowcal.auditing.certificates.score import ConstraintSums, normal_score, rat
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions.weights import Monomial
 
-#: How many of the latest windows are compared with all before them, and each one's share of the level. A quarter of
-#: monthly windows gets most: one month alone shows large changes only, and a year is late. Chosen, with PAST, by the
-#: power of normal errors against the drift of benchmarks/monitoring.py.
+#: The numbers of latest windows that are compared with all before them, and each one's share of the level. Three months
+#: get most: a single month shows only large changes, and a year is slow. Chosen, with PAST, by the power against the
+#: drift of benchmarks/monitoring.py, with normal errors.
 SPANS = {1: 0.05, 3: 0.9, 12: 0.05}
-#: A comparison has its full level once this many windows lie before; a short past is a poor measure of what was.
-PAST = 12
-#: Levels are made for at least this many windows: up to there, no alarm changes when windows are added and the groups
-#: stay the same.
-HORIZON = 24
-#: The drift that the split between rising and falling is made for, in standard errors of the difference: one that is
-#: just found. Either side keeps at least this share of the level, for groups whose error is unlike the others'.
+#: A comparison gets its full level once there are this many windows before: the error over a short past is imprecise.
+PAST = max(SPANS)
+#: The level is allocated to at least this many windows, with which the longest comparison has its full level. Up to
+#: then, added windows change no alarm if the groups stay the same.
+HORIZON = PAST + max(SPANS)
+#: The drift that the split between rise and fall is designed for, in standard errors of the difference: one that is
+#: just detectable. Each side keeps at least this share of the level, for groups whose error is unlike the others'.
 FOUND, LEAST_SIDE = 4.0, 0.1
 
 #: The error of a group without rows is nan.
@@ -46,7 +46,7 @@ _ratio = partial(ratio, otherwise=np.nan)
 class Sums(NamedTuple):
     """Sums over the rows of every window, group and label, (K, m, d): of w c, w c z, and of w^2 c^2 times 1 and z^2.
 
-    `noise` is the part of the last that labels drawn from the predictions have, and `third` their third cumulant.
+    `noise` is the sum of w^2 c^2 times the variance of labels drawn from the predictions, `third` their third cumulant.
     """
 
     mass: FloatArray
@@ -83,7 +83,7 @@ def window_sums(panels: Sequence[Panel], shares: Sequence[float]) -> Sums:
 class Contrast(NamedTuple):
     """The errors before and after a window began, and the normal score of their difference; each (m, d).
 
-    `rising` is the share of the level that a rise of the error has; a fall has the rest.
+    `rising` is the share of the level for a rise of the error; a fall has the rest.
     """
 
     before: FloatArray
@@ -93,7 +93,7 @@ class Contrast(NamedTuple):
 
     @property
     def p_value(self) -> FloatArray:
-        """The p-value of either direction, divided by its share; the least counts."""
+        """The smaller of the p-values of both directions, each divided by its share."""
         return np.asarray(np.fmin(ndtr(-self.score) / self.rising, ndtr(self.score) / (1.0 - self.rising)))
 
 
@@ -101,7 +101,7 @@ class Contrast(NamedTuple):
 class Drift:
     """The drift of every group and label, from the sums of windows in the order of time.
 
-    `is_label` says that outcomes are labels: then the noise of the predictions is the least that is assumed.
+    `is_label`: outcomes are labels, whose noise is assumed to be at least that of the predictions.
     """
 
     sums: Sums
@@ -120,9 +120,9 @@ class Drift:
 
     @cached_property
     def p_value(self) -> FloatArray:
-        """How surprising the latest windows are, (K, m, d): an alarm, at any window, where at most 1 - confidence.
+        """The adjusted p-values, (K, m, d): an alarm is raised at a window where this is at most 1 - confidence.
 
-        The p-values of the window's comparisons, divided by their shares of the level; the least counts.
+        The smallest of the p-values of the window's comparisons, each divided by its share of the level.
         """
         n, tests = self.error.shape[0], self.error[0].size
         found = np.ones(self.error.shape)
@@ -135,7 +135,7 @@ class Drift:
         """Compare the windows from `split` to before `end` with all before `split`.
 
         Labels are drawn independently, so variances and third cumulants of the two errors add up; these are those of
-        the predictions, times the dispersion. Few labels are skewed, which the normal score takes into account.
+        the predictions, times the dispersion. The normal score accounts for the skewness of few labels.
         """
         before, after = self.sums.over(0, split), self.sums.over(split, end)
         spread = self._dispersion(end)
@@ -147,25 +147,25 @@ class Drift:
         return Contrast(before.error, after.error, score, _rising(before.error, after.error, old, new))
 
     def _dispersion(self, end: int) -> FloatArray:
-        """Return by how much the variance observed before a window exceeds that of the predictions.
+        """Return the ratio of the variance observed before a window to that under the predictions.
 
-        Of labels it is at least 1: no outcome in a small group is no proof that there is no noise.
+        For labels it is at least 1: a small group without outcomes does not show that there is no noise.
         """
         known = self.sums.over(0, end)
         observed = known.second - np.square(known.error) * known.square
         return np.maximum(_ratio(observed, known.noise), 1.0 if self.is_label else 0.0)
 
     def since(self, end: int, group: int, label: int) -> int:
-        """Return the window from which on, of those before `end`, the error differs most clearly from that before."""
+        """Return the likeliest onset before `end`: the window from which the error differs most clearly from before."""
         scores = [self.contrast(split, end).score[group, label] for split in range(1, end)]
         return 1 + int(np.nanargmax(np.abs(scores)))
 
 
 def _rising(before: FloatArray, after: FloatArray, old: FloatArray, new: FloatArray) -> FloatArray:
-    """Return the share of the level that a rise has, from the means of both sides, weighted by their precision.
+    """Return the share of the level for a rise, from the precision-weighted mean of both sides.
 
-    It is the probability of a rise, if errors rise or fall by FOUND standard errors equally often, and those before
-    vary between the groups as the means of all groups do. Normal means are independent of the differences.
+    It is the probability of a rise if errors rise or fall by FOUND standard errors equally often and if errors before
+    vary between groups as the means of all groups do. Normal means are independent of the differences.
     """
     variance = old + new
     mean, noise = _ratio(before * new + after * old, variance), _ratio(old * new, variance)
@@ -177,7 +177,7 @@ def _rising(before: FloatArray, after: FloatArray, old: FloatArray, new: FloatAr
 
 
 def level_shares(n_windows: int) -> dict[tuple[int, int], float]:
-    """Return the share of the level that each comparison has, by the number of windows so far and of the latest ones.
+    """Return each comparison's share of the level, by the number of windows so far and the number of latest windows.
 
     >>> shares = level_shares(24)
     >>> round(sum(shares.values()), 9), shares[14, 3] == level_shares(14)[14, 3]

@@ -1,4 +1,4 @@
-"""Intervals that hold for every number of rows: by betting, Bernstein, Hoeffding and symmetrisation (spec 10.i)."""
+"""Intervals that hold for any number of rows: by betting, Bernstein, Hoeffding and symmetrisation (spec 10.i)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from lowcal.rows.packing import take_rows
 from lowcal.rows.powers import Plan, Powers
 from lowcal.subpopulations.base import Family
 
-#: Blocks of the rows, in an order drawn at random, within which stakes are fixed: shares of all rows.
+#: Stakes are fixed within blocks of the rows, dealt at random, of these shares of all rows: after the first, each block
+#: has as many rows as all before it, from which its stakes are computed.
 BLOCKS = (1 / 16, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
-#: The largest stake: a bet never loses more than this share of what it has.
+#: The largest stake: a bet never loses more than this share of the wealth, so its logarithm stays finite.
 LARGEST_STAKE = 0.95
-#: Halvings of the interval in which a limit is searched.
+#: Bisection steps in the search of a limit, which leave an error of 2^-49.
 HALVINGS = 50
 
 
@@ -77,8 +78,8 @@ def least_mean(mean: FloatArray, panel: Panel, beta: float) -> FloatArray:
 def symmetrisation(panel: Panel, notion: Notion, beta: float, rng: np.random.Generator, draws: int = 20) -> float:
     """Return 2 R + 2 sqrt(2 L e / B) + 3 sqrt(2 L e), L = ln(3 / beta), e = sum p_i^2 (spec 10.i.e).
 
-    R is the mean over B draws of signs of the largest supremum of the signed residuals: with confidence 1 - beta, no
-    violation of any weight of the class, however large the class, deviates by more.
+    R is the mean over B draws of signs of the largest supremum of the signed residuals. With confidence 1 - beta, the
+    violations of all weights deviate by no more, however large the class.
     """
     (signed,) = draw(panel, notion, (None,), range(draws), new_seed(rng))
     found = signed.suprema + panel.grid_error(notion)
@@ -92,13 +93,13 @@ def symmetrisation(panel: Panel, notion: Notion, beta: float, rng: np.random.Gen
 def betting(
     panel: Panel, weights: Sequence[Weight], beta: float, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
-    """Return limits on every E[Z] that hold for every number of rows, (m, S, d) each (Waudby-Smith and Ramdas 2024).
+    """Return limits on every E[Z] that hold for any number of rows, (m, S, d) each (Waudby-Smith and Ramdas 2024).
 
-    Whoever stakes a share l of their wealth on Z_i - g, row by row, ends with K(g) = prod_i (1 + l b_i (Z_i - g)),
-    where b_i = p_i / max p. If E[Z] = g, that is 1 on average, so that it exceeds 1 / beta with probability beta at
-    most; a g for which it does, with a stake on more or on less, is excluded. Rows are dealt into blocks at random;
-    stakes are fixed within a block and depend on the blocks before it. log K is bounded by sums of |Z| and Z^2
-    (`_Block.log_wealth`): one pass.
+    A bettor who stakes a share l of their wealth on Z_i - g, row by row, ends with K(g) = prod_i (1 + l b_i (Z_i - g)),
+    where b_i = p_i / max p. If E[Z] = g, its mean is 1, so it exceeds 1 / beta with probability at most beta; a g for
+    which it does, with a stake on more or on less, is excluded. Rows are dealt into blocks at random; stakes are fixed
+    within a block and depend on the blocks before it. log K is bounded by sums of |Z| and Z^2 (`_Block.log_wealth`):
+    one pass.
     """
     blocks = panel.rows.run(Bets(panel.families, tuple(weights), new_seed(rng), panel.rows.is_even))
     shape = blocks[0].first[0].shape
@@ -106,7 +107,7 @@ def betting(
     start = sum(block.first[0] - block.first[1] for block in blocks) / sum(block.rows for block in blocks)
 
     def search(side: int) -> FloatArray:
-        """Return the first g towards `side` that a stake on the other side excludes."""
+        """Return the nearest g towards `side` that a stake on the other side excludes."""
         stakes = _stakes(blocks, level, -side)
         inside, outside = np.clip(start, -1.0, 1.0), np.full(shape, float(side))
         for _ in range(HALVINGS):
@@ -119,9 +120,9 @@ def betting(
 
 
 def _stakes(blocks: list[_Block], level: float, side: int) -> list[FloatArray]:
-    """Return a stake for every block: sqrt(2 L / sum Z^2) with the sum as the blocks before foretell it.
+    """Return a stake for every block: sqrt(2 L / sum Z^2), with the sum predicted from the blocks before.
 
-    Smaller where rows that lose, lose much: then the logarithm falls faster than its parabola.
+    It is smaller if losing rows lose much, as the logarithm then falls faster than its parabola.
     """
     win, lose = (0, 1) if side > 0 else (1, 0)
     everything = sum(block.square for block in blocks)
@@ -138,7 +139,7 @@ def _stakes(blocks: list[_Block], level: float, side: int) -> list[FloatArray]:
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """Totals over a block of rows: of b and b^2, and, apart for outcomes above and below f, of b |Z| and (b Z)^2.
+    """Totals over a block of rows: of b and b^2 and, separately for outcomes above and below f, of b |Z| and (b Z)^2.
 
     `largest` bounds b |Z| on either side, for every label.
     """
@@ -152,8 +153,8 @@ class _Block:
     def log_wealth(self, stake: FloatArray, g: FloatArray, side: int) -> FloatArray:
         """Return a lower bound on sum_i log(1 + l b_i s (Z_i - g)) for a stake l and a side s = 1 or -1.
 
-        1 + l b (Z - g) = (1 - l b g)(1 + l' b Z) with l' between l and l / (1 - l g). Logarithms of rows that win are
-        at least their chord and at least x - x^2 / 2, those of rows that lose at least x - phi(r) x^2, x >= -r.
+        1 + l b (Z - g) = (1 - l b g)(1 + l' b Z) with l' between l and l / (1 - l g). The logarithms of winning rows
+        are at least their chord and at least x - x^2 / 2, those of losing rows at least x - phi(r) x^2, x >= -r.
         """
         win, lose = (0, 1) if side > 0 else (1, 0)
         g = g * side
@@ -181,7 +182,7 @@ class BetSums(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Bets:
-    """The sums of every block; rows are dealt by a seed and their numbers."""
+    """The pass for the sums of every block; rows are dealt to blocks by a seed and their numbers."""
 
     families: tuple[Family, ...]
     weights: tuple[Weight, ...]
@@ -219,7 +220,7 @@ class Bets:
         return BetSums(Tables([counts, *sums.wholes()]), largest)
 
     def _dealt(self, shard: Shard) -> tuple[Shard, IntArray]:
-        """Return the rows and the block of each; copies are dealt one by one, and a row stands in several blocks."""
+        """Return the rows and the block of each; copies are dealt one by one, so a row may be in several blocks."""
         ends = np.cumsum(BLOCKS)[:-1]
         if shard.copies is None:
             own = shares_of((self.seed,), shard.scale.n, shard.first, len(shard))

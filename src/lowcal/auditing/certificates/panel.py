@@ -1,4 +1,4 @@
-"""The rows that judge, and what is assumed of the noise in their labels."""
+"""A panel: rows to test on, the subpopulations tested there, and the noise that is assumed of the labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lowcal.rows.passes import CellMoments
 from lowcal.rows.powers import Plan, Powers
 from lowcal.subpopulations.base import Family, effective_rows
 
-#: The least share of labels that are taken to be drawn at random: probabilities of exactly 0 and 1 need some noise.
+#: The least share of labels that are assumed to be drawn at random: predictions of exactly 0 and 1 need some noise.
 LEAST_NOISE = 1e-9
 #: Points of the grid on which smooth weights see the predictions of redrawn labels.
 GRID = 1 << 10
@@ -30,10 +30,10 @@ GRID = 1 << 10
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Rows to judge on, and the subpopulations judged there. No label of these rows helped to choose them.
+    """Rows to test on, and the subpopulations tested there, which were chosen without the labels of these rows.
 
-    `is_label` says that outcomes are labels, drawn with some probability, and not numbers in [0, 1]. What is asked of
-    the rows are passes; only weight classes that are not finitely many moments, and betting, look at `whole`.
+    `is_label`: outcomes are labels, drawn with some probability, and not numbers in [0, 1]. The rows are read by
+    passes; only weight classes that are not finitely many moments use `whole`.
     """
 
     rows: Rows
@@ -72,7 +72,7 @@ class Panel:
 
     @cached_property
     def reach(self) -> FloatArray:
-        """What no violation of a subpopulation exceeds on these rows: its mass, or 1 for memberships with signs."""
+        """A bound on the violations of a subpopulation on these rows: its mass, or 1 for memberships with signs."""
         return np.where(self.is_share, self.mass, 1.0)
 
     @cached_property
@@ -102,11 +102,11 @@ class Panel:
 
     @cached_property
     def share(self) -> float:
-        """The share t of labels that are drawn at random: their noise is that of `believed` probabilities.
+        """The share t of labels that are assumed to be drawn at random, with `believed` probabilities.
 
-        It is next to nothing unless the residuals are plainly larger than f allows (E|y - f|^2 = 1 - |f|^2 + 2t (|f|^2
-        - 1 / labels) if a share t of the labels is drawn at random): then it is the least share within two standard
-        errors. Predictions of 0 and 1 that are wrong now and then show no noise of their own.
+        It is negligible unless the residuals are clearly larger than f allows (E|y - f|^2 = 1 - |f|^2 + 2t (|f|^2 -
+        1 / labels) if a share t of the labels is drawn at random): then it is the least share within two standard
+        errors. Predictions of 0 and 1 that are occasionally wrong have no noise of their own.
         """
         return self.rows.run(Excess())
 
@@ -116,7 +116,7 @@ class Panel:
         return self.share <= LEAST_NOISE
 
     def grid_error(self, notion: Notion) -> FloatArray | float:
-        """Return what the rounding of predictions may cost a redrawn smooth supremum."""
+        """Return a bound on the error of a redrawn smooth supremum due to the rounding of predictions."""
         if not isinstance(notion, Smooth):
             return 0.0
         return self.rows.run(PlacedResiduals(START, self.families, LinePoints(GRID))).error
@@ -198,7 +198,7 @@ class Sizes:
 
 @dataclass(frozen=True, eq=False)
 class Negatives:
-    """How many memberships are negative: bets on such a class can't be told apart by the sign of a residual."""
+    """The number of negative memberships: with them, the sign of a residual does not separate gains from losses."""
 
     families: tuple[Family, ...]
 
@@ -213,7 +213,7 @@ class Negatives:
 
 @dataclass(frozen=True, eq=False)
 class Excess:
-    """The share of labels that are drawn at random (`Panel.share`)."""
+    """The pass for the share of labels that are drawn at random (`Panel.share`)."""
 
     def _grids(self, scale: Scale) -> list[Fine]:
         return [scale.fine(bound) for bound in (2.0, 1.0, 2.0 * scale.single, 4.0 * scale.single, scale.single)]

@@ -1,13 +1,13 @@
-"""Score intervals with a correction for skewness: limits that are right for rare outcomes and for few rows.
+"""Score intervals with a correction for skewness, which are right for rare outcomes and for few rows.
 
 Let v = sum p_i Z_i estimate g = E[Z], Z = c <w(f), y - f>. A value g is accepted where the normal score of v under g,
 
     t = (v - g) / sd(g),   z = ((1 + s t / 2)^(1/3) - 1 + s^2 / 36) 6 / s   (Wilson and Hilferty 1931),
 
-lies within a critical value. Both sd(g) and the skewness s(g) follow from the second and the third moment of Z, which
-f tells if g = 0, and which move with g as the labels' noise makes them move together: by Cov(Z^k, Z) / Var(Z). For a
-constant f that is the binomial variance at g, and the interval is Wilson's; studentising by what was observed instead
-calls a perfect model wrong wherever few of few rare labels were drawn. As sums of labels are discrete, |t| is reduced
+lies within a critical value. Both sd(g) and the skewness s(g) follow from the second and third moments of Z, which f
+determines if g = 0, and which move with g as the labels' noise correlates them: by Cov(Z^k, Z) / Var(Z). For a constant
+f this is the binomial variance at g, and the interval is Wilson's. Studentising by the observed variance instead calls
+a perfect model wrong wherever few of the rare labels happen to be drawn. As sums of labels are discrete, |t| is reduced
 by a share of s, which is one label in standard deviations.
 """
 
@@ -34,12 +34,12 @@ from lowcal.rows.powers import Plan, Powers
 from lowcal.subpopulations.base import Family
 
 T = TypeVar("T")
-#: Totals of many numbers a row are made of smaller pieces of the rows by this factor, which stay in the second cache.
+#: Sums of many numbers per row take pieces of the rows that are smaller by this factor, to stay in the second cache.
 PIECES = 8
 
 
 class Totals(NamedTuple, Generic[T]):
-    """What is added up for every Z; moments and variances are those of believed labels, given x.
+    """The sums for every Z; moments and variances are those of believed labels, given x.
 
     v = sum p Z, cross = sum p^2 Z and second = sum p^2 Z^2 are observed. noise = sum p^2 Var(Z), noise3 = sum p^3
     Cov(Z^2, Z), square = sum p^4 Var(Z^2); base, base2, base3 = sum p^k E[Z^k]. If all log odds move by t, base, the
@@ -75,7 +75,7 @@ class Noise(NamedTuple):
 
 
 class Summand(NamedTuple):
-    """What a sum adds up at every row: a factor (`factors`) times c^power w^order."""
+    """A term of a sum at every row: a factor (`factors`) times c^power w^order."""
 
     power: int
     order: int
@@ -91,7 +91,7 @@ SUMMANDS = Totals(
 
 
 def factors(z: FloatArray, noise: Noise, moved: Noise) -> Totals[FloatArray]:
-    """Return what the sums of residuals z add up, from their noise and how its moments move."""
+    """Return the factors of the sums from residuals z, their noise, and the noise by which the moments move."""
     observed, spread = (z, z, np.square(z)), (noise.one, noise.two, noise.square)
     shifts = moved.one, moved.one, moved.two, moved.three, np.abs(moved.two)
     return Totals(*observed, *spread, *shifts, noise.mean, noise.mean2, noise.mean3)
@@ -157,7 +157,7 @@ def outer_rows(U: FloatArray, values: FloatArray) -> FloatArray:
 
 
 def powers(x: FloatArray, most: int, by: FloatArray | None = None) -> list[FloatArray]:
-    """Return x^0, x, .., x^most, by products: NumPy takes logarithms above the second; or 1, x, x by, x by^2, ...
+    """Return x^0, x, .., x^most, by products, as NumPy takes logarithms above the second; or 1, x, x by, x by^2, ...
 
     >>> [one.tolist() for one in powers(np.array([3.0]), 3)]
     [[1.0], [3.0], [9.0], [27.0]]
@@ -231,7 +231,7 @@ class WitnessSums:
 
 
 def _values(witness: Witness, f: FloatArray) -> FloatArray:
-    """Return the witness at every row, the same for however many rows: a product of matrices would not be."""
+    """Return the witness at every row, with the same bits for any number of rows, unlike a product of matrices."""
     used = np.flatnonzero(witness.coefficients.any(axis=1))
     weights, theta = [witness.weights[s] for s in used], witness.coefficients[used]
     U = evaluate(weights, f) if weights else np.zeros((len(f), 0))
@@ -244,9 +244,9 @@ def _values(witness: Witness, f: FloatArray) -> FloatArray:
 
 
 def _witness_noise(f: FloatArray, chance: FloatArray, W: FloatArray) -> tuple[Noise, Noise]:
-    """Return the noise of z = <w, y - f> at every row, if labels have the given probabilities, and how moments move.
+    """Return the noise of z = <w, y - f> at every row under the given label probabilities, and how its moments move.
 
-    They move with all log odds alike for scalars; on the simplex, where labels are many, with log odds along w.
+    For scalars, moments move with a common shift of all log odds; on the simplex, with a shift of log odds along w.
     """
     if f.shape[1] == 1:
         w, own = powers(W[:, 0], 4), _label_noise(f[:, 0], chance[:, 0])
@@ -262,7 +262,7 @@ def _witness_noise(f: FloatArray, chance: FloatArray, W: FloatArray) -> tuple[No
     return noise, noise
 
 
-#: A limit is searched by this many steps outwards, each longer by this factor, and then by this many halvings.
+#: The search of a limit takes up to this many steps outwards, each longer by this factor, and then bisects.
 STEPS, GROWTH, HALVINGS = 30, 1.5, 45
 #: Share of one label taken off a deviation. With 2 to 40 labels expected and critical values from 1.96 to 3.4 there are
 #: then at most 1.2 times as many misses as stated, 1.7 times without it (tests/auditing/test_certificates.py).
@@ -275,9 +275,9 @@ NO_SKEW = 1e-6
 class Cumulants:
     """Moments from which the variance and the skewness of v follow under any g; arrays of one shape.
 
-    second and third = sum p^k E[Z^k] if g = base; their slopes are by how much they move with g, and so does slope1 for
-    sum p^2 E[Z]. What the sample's own second moment says against them counts as far as it exceeds its noise
-    (`_second`): `excess` at g = base, `regression` times v - g of it is noise that v shares, `error` is its variance.
+    second and third = sum p^k E[Z^k] if g = base; slope2 and slope3 are their derivatives in g, slope1 that of sum p^2
+    E[Z]. The sample's own second moment counts against them as far as the difference exceeds its noise (`_second`):
+    `excess` is the difference at g = base, `regression` times v - g is the part that v explains, `error` its variance.
     """
 
     sums: Totals[FloatArray]
@@ -296,9 +296,9 @@ class Cumulants:
 
     @classmethod
     def of(cls, sums: Totals[FloatArray], energy: float, is_label: bool, *, is_chosen: bool = False) -> Cumulants:
-        """Choose where moments are known best: for labels where they have the believed probabilities, else at v.
+        """Set the base to where moments are known best: at the believed probabilities for labels, else at v.
 
-        `is_chosen` says that the sample chose Z, as the one with the largest v of many.
+        `is_chosen`: the sample chose Z, as the one with the largest v of many.
         """
         moved = sums.shift1, sums.shift2, sums.shift3, sums.steep
         one, two, three, steepest = (ratio(part, sums.shift) for part in moved)
@@ -329,11 +329,11 @@ class Cumulants:
     def _second(self, g: FloatArray) -> FloatArray:
         """Return sum p^2 E[Z^2] if E[Z] = g.
 
-        It moves along a straight line where all rows move it the same way. Where some raise it and others lower it, as
-        predictions near 0 and near 1 do, those that lower it run out of noise: a hyperbola with the same slope at the
-        base, and the slopes of either kind of rows far from it. Of the sample's excess D, of variance R^2,
-        D (1 - (2 R / D)^2) is added, or nothing; if the sample chose Z, the share g / v of it: the more freely it
-        chose, the larger its second moment, also where f is right.
+        It is linear in g if all rows move it in the same direction. If some raise it and others lower it, as
+        predictions near 0 and near 1 do, those that lower it run out of noise: then it is a hyperbola with the same
+        slope at the base, and far from it with the slopes of either kind of rows. Of the sample's excess D with
+        variance R^2, D (1 - (2 R / D)^2) is added, if positive; the share g / v of this if the sample chose Z: the more
+        freely it chose, the larger its second moment, even if f is right.
         """
         balance = self._balance
         along = balance * self.second + self.steepest * (g - self.base)
@@ -353,13 +353,13 @@ class Cumulants:
 
     @property
     def standard_error(self) -> FloatArray:
-        """The standard error of v, as observed: sqrt(sum p^2 (Z - v)^2 / (1 - sum p^2)); one row alone has none."""
+        """The observed standard error of v: sqrt(sum p^2 (Z - v)^2 / (1 - sum p^2)); infinite for a single row."""
         spread = self.sums.second - 2.0 * self.v * self.sums.cross + np.square(self.v) * self.energy
         left = 1.0 - self.energy
         return np.sqrt(np.maximum(spread, 0.0) / left) if left > 1e-12 else np.full(np.shape(self.v), np.inf)
 
     def score(self, g: FloatArray) -> FloatArray:
-        """Return the normal score of v if E[Z] = g; infinite where v cannot be if g has no variance."""
+        """Return the normal score of v if E[Z] = g; infinite where v is not g although the variance is 0."""
         variance, skewness = self.spread(g)
         t = np.divide(self.v - g, np.sqrt(variance), out=np.zeros(np.shape(g)), where=variance > 0.0)
         z = normal_score(t, skewness)
@@ -374,7 +374,7 @@ class Cumulants:
         def is_in(g: FloatArray) -> NDArray[np.bool_]:
             return np.abs(self.score(g)) <= critical
 
-        # step outwards to the first g that is refused, then halve: far from v the score may come back
+        # step outwards to the first g that is rejected, then bisect: the score is not monotone far from v
         inside, outside = np.broadcast_to(self.v, step.shape), np.clip(self.v + step, -1.0, 1.0)
         for _ in range(STEPS):
             further = is_in(outside) & (np.abs(outside) < 1.0)
@@ -386,7 +386,7 @@ class Cumulants:
             middle = (inside + outside) / 2
             accepted = is_in(middle)
             inside, outside = np.where(accepted, middle, inside), np.where(accepted, outside, middle)
-        lower, upper = np.where(self.sums.noise > 0.0, outside, side)  # else nothing is known: no row, or no noise
+        lower, upper = np.where(self.sums.noise > 0.0, outside, side)  # no bound without rows or noise
         return lower, upper
 
 

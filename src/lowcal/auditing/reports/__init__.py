@@ -1,4 +1,4 @@
-"""What an audit found, and how it is shown: text, one HTML page, a fragment for notebooks, Markdown, plain data."""
+"""Reports of audits, as text, one HTML page, a fragment for notebooks, Markdown and plain data."""
 
 from lowcal.auditing.reports.audit_report import AuditReport, Finding, Origin, Verdict
 from lowcal.auditing.reports.comparison import AuditComparison, SavedAudit

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from lowcal.auditing.certificates.band import Constraints, Method
+from lowcal.auditing.certificates.band import Method
 from lowcal.auditing.reports import words
 from lowcal.auditing.reports.binning import ReliabilityBins
 from lowcal.auditing.reports.page import fragment, page
@@ -33,11 +33,11 @@ from lowcal.solve.runs import Fit
 if TYPE_CHECKING:
     from lowcal.auditing.plotting import ViolationDisplay
 
-#: What findings are ranked by: the violation over all rows, or the error per person.
+#: The error by which findings are ranked: the violation over all rows, or the error per person.
 By = Literal["violation", "per_person"]
-#: The number of groups drawn unless more are asked for.
+#: The number of groups drawn by default.
 SHOWN = 40
-#: What `to_dict` takes as it is.
+#: The attributes that `to_dict` copies.
 _PLAIN = (
     *("alpha", "per_person", "min_share", "certified_per_person", "confidence", "method", "n_rows", "n_effective"),
     *("violation", "basis_error", "certified_lower", "certified_alpha", "p_value", "null_floor", "detectable"),
@@ -55,9 +55,9 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Origin:
-    """What was audited, by name, and the hash of its file or files; empty where it is not known.
+    """The names of what was audited, and the hash of its file or files; empty where unknown.
 
-    It is no part of `to_dict`: the same rows give the same report, whatever they are called and wherever they are.
+    It is not in `to_dict`: the same rows give the same report, whatever their names and wherever they are.
     """
 
     model: str = ""
@@ -68,12 +68,12 @@ class Origin:
     command: str = ""
 
     def named(self, model: str | None, outcome: str | None) -> Origin:
-        """Return it with other names, where they are given."""
+        """Return the origin with the names that are given."""
         given = {"model": model, "outcome": outcome}
         return replace(self, **{name: str(value) for name, value in given.items() if value is not None})
 
     def to_dict(self) -> dict[str, str]:
-        """Return what is known, but for the command."""
+        """Return the known names, without the command."""
         return {name: value for name, value in vars(self).items() if value and name != "command"}
 
 
@@ -110,7 +110,7 @@ class LargestError:
     """The largest error of any subpopulation, as violations or per person.
 
     `error` is that of the sample; with the report's confidence the population's lies between `lower` and `upper`.
-    `null_floor` is what a perfect model would show by chance, `detectable` is detected with 80% power in any of them.
+    `null_floor` is the chance level, that of a perfect model; `detectable` is detected with 80% power in any of them.
     """
 
     error: float
@@ -125,14 +125,14 @@ class Finding:
     """One subpopulation c and the weight w of the class that shows its largest violation.
 
     `violation` = E[c <w(f), y - f>], signed: positive where outcomes exceed predictions. `conditional` is the same per
-    person, divided by the mass of c. `lower` and `upper` hold the violation of (c, w) in the population, for all
-    findings at once, and the outer one bounds every weight of the class; `method` says how they were made.
+    person, divided by the mass of c. `lower` and `upper` are limits on the violation of (c, w) in the population, by
+    `method`, simultaneous for all findings; the outer one bounds every weight of the class.
     `conditional_lower` and `conditional_upper` are the same limits per person, valid together with them: for
-    memberships of 0 or 1 given which rows belong to c, otherwise with the uncertainty of its mass
+    memberships of 0 or 1 conditional on which rows belong to c, otherwise with the uncertainty of its mass
     (`lowcal.auditing.certificates.band.masses`); nan for memberships with signs, which have no share of the people.
-    `n_effective` is the effective number of rows of c. `basis` is the part that single basis elements show,
-    `null_floor` what a perfect model would show by chance, `detectable` the smallest violation of c that is detected
-    with 80% power. `gaps` compare mean prediction and outcome for every class; `label` is the class with the largest.
+    `n_effective` is the effective number of rows of c. `basis` is the largest violation of a single basis element,
+    `null_floor` the chance level, `detectable` the smallest violation of c that is detected with 80% power. `gaps`
+    compare mean prediction and outcome for every class; `label` is the class with the largest gap.
     """
 
     subpopulation: str
@@ -189,7 +189,7 @@ class Finding:
         return max(self.gaps, key=lambda one: abs(one.gap))
 
     def named(self, classes: Sequence[Any]) -> Finding:
-        """Return the finding with other names for the classes 0, 1, ..., by which it was made."""
+        """Return the finding with names in place of the classes 0, 1, ..."""
         gaps = tuple(replace(one, label=classes[one.label]) for one in self.gaps)
         weight = replace(self.weight, labels=tuple(str(one) for one in classes))
         return replace(self, label=classes[self.label], gaps=gaps, weight=weight)
@@ -213,12 +213,12 @@ class AuditReport:
 
     `violation` is the supremum over the whole weight class for the worst subpopulation of the sample, `basis_error` the
     largest of single basis elements. With the stated confidence the supremum in the population lies between
-    `certified_lower` and `certified_alpha`; the verdict compares these with alpha. `null_floor` is what a perfect model
-    would show by chance, `p_value` the exact test of "this model is perfectly calibrated". `detectable`: a violation
-    of this size is detected with 80% power in any subpopulation.
+    `certified_lower` and `certified_alpha`; the verdict compares these with alpha. `null_floor` is the chance level of
+    a perfect model, `p_value` the exact test of "this model is perfectly calibrated". `detectable`: a violation of this
+    size is detected with 80% power in any subpopulation.
 
-    `largest_per_person` has the same figures per person, among the subpopulations that hold at least `min_share` of the
-    rows; an audit with `per_person` compares these with it. `findings` are ranked by what was asked (`worst`).
+    `largest_per_person` has the same figures per person, for subpopulations with at least `min_share` of the rows; an
+    audit with `per_person` compares these with it. `findings` are ranked by the error that was audited (`worst`).
     """
 
     notion: Notion
@@ -239,7 +239,6 @@ class AuditReport:
     largest_per_person: LargestError
     is_exact: bool
     findings: tuple[Finding, ...] = field(repr=False)
-    constraints: tuple[tuple[tuple[str, ...], Constraints], ...] = field(repr=False)
     moments: Mapping[str, Sequence[tuple[GroupMoments, float]]] = field(repr=False)
     notes: tuple[str, ...] = ()
     reliability: Mapping[str, Sequence[ReliabilityBins]] = field(default_factory=dict, repr=False)
@@ -248,17 +247,17 @@ class AuditReport:
 
     @property
     def alpha(self) -> float | None:
-        """The largest violation that is tolerated; None if the audit was asked with per_person."""
+        """The largest violation that is tolerated; None for an audit with per_person."""
         return self.tolerance.alpha
 
     @property
     def per_person(self) -> float | None:
-        """The largest error per person that is tolerated; None if the audit was asked with alpha."""
+        """The largest error per person that is tolerated; None for an audit with alpha."""
         return self.tolerance.per_person
 
     @property
     def min_share(self) -> float:
-        """The least share of the rows that a group holds to be judged per person."""
+        """The smallest share of the rows at which a group is judged per person."""
         return self.tolerance.min_share
 
     @property
@@ -268,12 +267,12 @@ class AuditReport:
 
     @property
     def by(self) -> By:
-        """What was asked about: violations, or errors per person."""
+        """The error that was audited: violations, or errors per person."""
         return "violation" if self.per_person is None else "per_person"
 
     @property
     def largest(self) -> LargestError:
-        """The largest error, as violation or per person: the one that the verdict is about."""
+        """The largest error that the verdict compares with the tolerance, as violation or per person."""
         if self.by == "per_person":
             return self.largest_per_person
         limits = self.certified_lower, self.certified_alpha
@@ -281,23 +280,23 @@ class AuditReport:
 
     @property
     def proof(self) -> Finding:
-        """The finding that proves the most: with the largest lower limit of what was asked about."""
+        """The finding with the largest lower limit of the error that was audited, which proves a violation."""
         if self.by == "violation":
             return max(self.findings, key=lambda one: one.least)
         judged = [one for one in self.findings if one.is_judged(self.tolerance)]
         return max(judged or self.findings, key=lambda one: one.least_per_person)
 
     def worst(self, n: int = 5, by: By | None = None) -> tuple[Finding, ...]:
-        """Return the n worst findings by "violation" or "per_person" (default: by what was asked about).
+        """Return the n worst findings by "violation" or "per_person" (default: the error that was audited).
 
         By violation, the largest come first. Per person, those with the largest certified lower limit come first, then
-        those with the largest estimate: in a group of few rows, chance alone shows a large error per person.
+        those with the largest estimate: in a group of few rows, chance alone produces large errors per person.
         """
         check_whole("n", n, 1)
         return (self.findings if by is None or check_by(by) == self.by else sort_findings(self.findings, by))[:n]
 
     def shown(self, n: int) -> tuple[Finding, ...]:
-        """Return the n worst findings, and the one that the verdict rests on if it is not among them."""
+        """Return the n worst findings, and also the one that proves the verdict if it is not among them."""
         worst = self.worst(n)
         return worst if any(one is self.proof for one in worst) else (*worst, self.proof)
 
@@ -313,20 +312,20 @@ class AuditReport:
         raise InvalidInput(f"There is no subpopulation {subpopulation!r}; see [f.subpopulation for f in .findings].")
 
     def guarantees(self, subpopulation: str | None = None) -> str:
-        """Return what follows for the people of every subpopulation, or of one (Section 4 of the paper), to be read.
+        """Return what follows for every subpopulation, or for one (Section 4 of the paper), as text.
 
-        Figures in the text hold with the report's confidence wherever it says so; `pages` has them as numbers.
+        Statements with a margin of error hold with the report's confidence; `pages` has the figures as numbers.
         """
         chosen = [one.subpopulation for one in self.findings] if subpopulation is None else [subpopulation]
         return "\n\n".join([words.guarantee_lead(self), *(str(page) for name in chosen for page in self.pages(name))])
 
     def pages(self, subpopulation: str) -> tuple[GroupPage, ...]:
-        """Return what is known of a subpopulation, a page for each label: sentences and figures."""
+        """Return the guarantees of a subpopulation, a page with sentences and figures for each label."""
         known = zip(words.labels(self.layout), self.moments[self.finding(subpopulation).subpopulation], strict=True)
         return tuple(describe(group, subpopulation, label, margin) for label, (group, margin) in known)
 
     def by_degree(self, by: By = "violation", n: int | None = None) -> tuple[FloatArray, IntArray]:
-        """Return E[c f^j (y - f)] of the first n findings for j = 0, 1, ..., and the label where it is largest.
+        """Return E[c f^j (y - f)] of the first n findings for j = 0, 1, ..., and the label for which it is largest.
 
         Both have shape (n, degrees); moments per person are divided by the mass. Groups without rows have 0.
         """
@@ -363,17 +362,16 @@ class AuditReport:
         model: str | None = None,
         outcome: str | None = None,
     ) -> str:
-        """Return the report as one HTML page that needs nothing else; with a path, also write it there.
+        """Return the report as one self-contained HTML page; with a path, also write it there.
 
-        The page stays below 2 MB: the worst groups come first, and it says what is left out. It has the date in UTC,
-        from SOURCE_DATE_EPOCH where that is set. Needs jinja2.
+        The page stays below 2 MB: the worst groups come first, and it states what is left out. Its date is in UTC, and
+        from SOURCE_DATE_EPOCH if that is set. Needs jinja2.
 
         Parameters
         ----------
-        path : where the page goes, whole or not at all
-        before : an audit of another model by the same notion, to compare with
-        fit : what made the predictions audited here, a `Fit` or its predictor; the page shows what `recalibrate` chose
-            from
+        path : where the page is written, completely or not at all
+        before : an audit of another model with the same notion, for comparison
+        fit : the `Fit` that made these predictions, or its predictor; the page shows the candidates of `recalibrate`
         explain : (p, X), the probabilities before the fit and their rows: the page explains the predictions that the
             fit changed most. Or explanations of your own choice, by row number, as `Predictor.explain` returns them
         model, outcome : names for the page; by default those of columns that `audit` was given by name
@@ -386,7 +384,7 @@ class AuditReport:
         return written(page(named, earlier, candidates, _explained(fit, explain)), path)
 
     def comparable(self, before: object) -> AuditReport:
-        """Return an earlier report if this one can be compared with it, refuse it otherwise."""
+        """Return an earlier report if this one can be compared with it; refuse it otherwise."""
         if not isinstance(before, AuditReport):
             raise InvalidInput(f"before must be an AuditReport, as audit() returns it, but {before!r} was given.")
         if str(before.notion) != str(self.notion) or before.layout != self.layout:
@@ -403,48 +401,27 @@ class AuditReport:
         check_whole("n", n, 1)
         return words.as_markdown(self, n)
 
-    def plot(
-        self, kind: str = "intervals", *, n: int | None = SHOWN, before: AuditReport | None = None, ax: Any = None
-    ) -> ViolationDisplay:
-        """Draw the n worst groups (None: all) with their intervals, or by degree with kind="heatmap".
+    def plot(self, *, n: int | None = SHOWN, before: AuditReport | None = None, ax: Any = None) -> ViolationDisplay:
+        """Draw the n worst groups (None: all) with their intervals, and the violations of an earlier audit.
 
         Returns a `lowcal.ViolationDisplay` with the attributes `ax_` and `figure_`. Needs matplotlib.
         """
         from lowcal.auditing.plotting import ViolationDisplay
 
-        return ViolationDisplay.from_report(self, kind=kind, n=n, before=before, ax=ax)
+        return ViolationDisplay.from_report(self, n=n, before=before, ax=ax)
 
     def _repr_html_(self) -> str | None:
         try:
             return fragment(self)
-        except MissingExtra:  # notebooks show the text then
+        except MissingExtra:  # then notebooks show the text
             return None
 
-    def to_frame(self, constraints: bool = False) -> Any:
-        """Return the findings as a data frame (pandas, or polars where pandas is not installed).
-
-        With `constraints`, every single constraint (subpopulation, basis weight, label) with its own interval.
-        """
-        rows = self._constraint_rows() if constraints else [one.to_dict() for one in self.findings]
+    def to_frame(self) -> Any:
+        """Return the findings as a data frame (pandas, or polars where pandas is not installed)."""
         for library in ("pandas", "polars"):
             with suppress(ImportError):
-                return import_module(library).DataFrame(rows)
+                return import_module(library).DataFrame([one.to_dict() for one in self.findings])
         raise MissingExtra("to_frame needs pandas or polars: pip install pandas. Or use to_dict().")
-
-    def _constraint_rows(self) -> list[dict[str, Any]]:
-        """Return a row for every constraint."""
-        rows = []
-        for names, found in self.constraints:
-            figures = {
-                "violation": found.v,
-                "standard_error": found.standard_error,
-                "lower": found.lower,
-                "upper": found.upper,
-            }
-            for j, s, a in np.ndindex(*found.v.shape):
-                row = {"subpopulation": names[j], "weight": str(found.weights[s]), "label": label_of(self.layout, a)}
-                rows.append(row | {name: float(value[j, s, a]) for name, value in figures.items()})
-        return rows
 
     def __str__(self) -> str:
         return words.as_text(self)
@@ -453,7 +430,7 @@ class AuditReport:
 def _explained(
     fit: Fit | Predictor | None, explain: tuple[Any, Any] | Mapping[int, Explanation] | None
 ) -> Mapping[int, Explanation]:
-    """Return explanations as they were given, or of the rows that a fit changed most."""
+    """Return the explanations given, or those of the rows that a fit changed most."""
     if explain is None or isinstance(explain, Mapping):
         return explain or {}
     if fit is None:
@@ -464,7 +441,7 @@ def _explained(
 
 
 def check_by(by: By) -> By:
-    """Return what findings are ranked by, if it is known."""
+    """Return the error to rank by if it is valid; refuse it otherwise."""
     check_choice("by", by, get_args(By))
     return by
 
@@ -477,7 +454,7 @@ def label_of(layout: Layout, a: int) -> Any:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as JSON knows them: Python's own types, and None for nan and the infinities."""
+    """Return values that JSON can hold: Python's own types, and None for nan and the infinities."""
     own = ((name, value.item() if isinstance(value, np.generic) else value) for name, value in values.items())
     return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in own}
 

@@ -1,4 +1,4 @@
-"""Reliability: what a model predicts and what happens, in bins of its predictions, for every subpopulation.
+"""Reliability: mean prediction and mean outcome in bins of the predictions, for every subpopulation.
 
 For a label a, rows fall into bins B_1, ..., B_b by their probability f_a, at quantiles of all rows. A bin of a
 subpopulation keeps E[c 1_B], E_c[f_a | B], E_c[y_a | B] and its effective number of rows: no rows are kept.
@@ -22,9 +22,9 @@ from lowcal.subpopulations.base import Family, effective_rows
 
 #: Bins of a diagram: enough to see a shape, few enough that each holds rows.
 BINS = 10
-#: The cuts are quantiles of at most this many rows, evenly picked.
+#: The cuts are quantiles of at most about this many rows, evenly spaced: their positions matter little.
 SKETCHED = 50_000
-#: A report keeps the bins of at most this many subpopulations, the worst ones.
+#: A report keeps the bins of at most this many subpopulations, the worst, as many as its page lists.
 KEPT = 1_000
 
 
@@ -128,6 +128,6 @@ class Bins:
 def _bins(sums: FloatArray, square: FloatArray) -> FloatArray:
     """Return the bins of one label, (m, 4, bins), from the sums of w, w f and w y, and of w^2."""
     mass = np.maximum(sums[:, :, 0], 0.0)
-    mass[mass < mass.sum(axis=1, keepdims=True) * 1e-12] = 0.0  # what sums of differences leave in an empty bin
+    mass[mass < mass.sum(axis=1, keepdims=True) * 1e-12] = 0.0  # rounding errors in empty bins
     means = np.clip(sums[:, :, 1:] / np.where(mass > 0.0, mass, 1.0)[:, :, None], 0.0, 1.0)
     return np.stack([mass, effective_rows(mass, square), means[:, :, 0], means[:, :, 1]], axis=1)

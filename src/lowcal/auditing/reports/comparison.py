@@ -24,7 +24,7 @@ SHOWN = 15
 
 @dataclass(frozen=True, eq=False)
 class SavedAudit:
-    """What a comparison shows of an audit: its verdict, and the mean difference of every group (and class)."""
+    """The part of an audit that a comparison shows: its verdict, and the mean difference of every group (and class)."""
 
     path: str
     asked: str
@@ -38,7 +38,7 @@ class SavedAudit:
 
     @classmethod
     def read(cls, path: str) -> SavedAudit:
-        """Return the audit that `AuditReport.to_json` or `lowcal audit --json` wrote, or say why there is none."""
+        """Return the audit that `AuditReport.to_json` or `lowcal audit --json` wrote; refuse other files."""
         try:
             return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")), path)
         except OSError as error:
@@ -51,7 +51,7 @@ class SavedAudit:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], path: str) -> SavedAudit:
-        """Return what `AuditReport.to_dict` holds; of equal names the first group counts, which is the worst."""
+        """Return the audit in `AuditReport.to_dict`; of equal names the first group counts, the worst."""
         is_per_person = data["per_person"] is not None
         tolerance = "per_person={per_person:g}" if is_per_person else "alpha={alpha:g}"
         found = data["largest_per_person"] if is_per_person else data
@@ -70,7 +70,7 @@ class SavedAudit:
 
     @property
     def noun(self) -> str:
-        """What the verdict is about."""
+        """The name of the error that the verdict compares with the tolerance."""
         return "error per person" if "per_person=" in self.asked else "violation"
 
     @property
@@ -103,7 +103,7 @@ class AuditComparison:
 
     @classmethod
     def of(cls, audits: Sequence[SavedAudit]) -> AuditComparison:
-        """Compare audits that asked the same of the same groups; others are refused."""
+        """Compare audits of the same notion and tolerance that share groups; others are refused."""
         first, *rest = audits
         for one in rest:
             if one.asked != first.asked:
@@ -126,13 +126,13 @@ class AuditComparison:
 
     @property
     def summary(self) -> str:
-        """What was compared, and how sure it is."""
+        """What was compared, and with which confidence."""
         each = {words.percent(one.confidence) for one in self.audits.values()}
         least = max(0.0, 1.0 - sum(1.0 - one.confidence for one in self.audits.values()))
         asked = next(iter(self.audits.values())).asked
-        sure = f"the intervals of an audit hold at once with {' or '.join(sorted(each))} confidence"
+        intervals = f"the intervals of an audit hold at once with {' or '.join(sorted(each))} confidence"
         together = f"those of all audits together with at least {words.percent(least)}"
-        return f"{len(self.audits)} audits of {asked}; {sure}, {together}."
+        return f"{len(self.audits)} audits of {asked}; {intervals}, {together}."
 
     def verdicts(self) -> list[list[str]]:
         """Return a row for each audit, below their headings: its verdict, and its worst group."""
@@ -161,9 +161,9 @@ class AuditComparison:
         table = [[printable(one) for one in heads], *([name, *row[1:]] for name, row in zip(names, rows, strict=True))]
         left = len(self.groups) - len(rows)
         lead = "Actual minus predicted, in percentage points, with intervals; the largest difference comes first:"
-        more = [f"  and {words.several(left, 'more group')}."] if left else []
         first = [fill(self.summary, 110), "", *aligned(self.verdicts(), "lrlllrrrr")]
-        return "\n".join([*first, "", lead, "", *aligned(table, "l" + "r" * len(self.audits)), *more])
+        second = [lead, "", *aligned(table, "l" + "r" * len(self.audits)), *words.left_out(left)]
+        return "\n".join([*first, "", *second])
 
 
 def _cell(gap: Gap | None) -> str:

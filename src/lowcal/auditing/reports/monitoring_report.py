@@ -1,4 +1,4 @@
-"""What an audit by windows found: an audit of every window, and the groups whose error drifted."""
+"""The report of an audit by windows: an audit of every window, and the groups whose error drifted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,13 +21,13 @@ from lowcal.kernels.products import dot
 if TYPE_CHECKING:
     from lowcal.auditing.plotting import DriftDisplay
 
-#: The number of groups drawn unless more are asked for.
+#: The number of groups drawn by default.
 DRAWN = 9
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """A group whose error changed: raised at `window`, from the rows up to then; `since` is the likeliest beginning.
+    """A group whose error changed: raised at `window`, from the rows up to then; `since` is the likeliest onset.
 
     `predicted` and `actual` are the means since then, `predicted_before` and `actual_before` those of all windows
     before. The p-value is adjusted: with no drift anywhere, the smallest of all windows and groups is at most
@@ -70,6 +70,14 @@ class Alarm:
         return f"{who}: {since}; before, predicted {old}, actual {past} (adjusted p-value {self.p_value:.2g})"
 
 
+class Course(NamedTuple):
+    """A group (and label, if there are several): its name, its gap in every window, and its alarm if there is one."""
+
+    name: str
+    gaps: list[Gap]
+    alarm: Alarm | None
+
+
 @dataclass(frozen=True, eq=False)
 class MonitoringReport:
     """What `audit(..., by=...)` returns.
@@ -78,8 +86,8 @@ class MonitoringReport:
     1 - (1 - confidence) / K for K windows, so all intervals and verdicts of all windows and groups hold at once with
     `confidence` (union bound). `verdict` is "violated" if that of any window is, "satisfied" if all are.
 
-    `alarms` are the groups whose error changed, each when it was first seen. If no group's error ever changes, there is
-    any alarm with probability at most 1 - confidence, also where the error is not zero and alarms are read month after
+    `alarms` are the groups whose error changed, each when it was first detected. If no group's error ever changes, the
+    probability of any alarm is at most 1 - confidence, even if errors are not zero and alarms are read month after
     month (`lowcal.auditing.certificates.drift`). `drift` has the error of every window, group and label, its standard
     error and p-value, as arrays; `names` and `labels` are their last two axes.
     """
@@ -98,7 +106,7 @@ class MonitoringReport:
     def of(
         cls, by: str, windows: Mapping[Any, AuditReport], names: tuple[str, ...], drift: Drift, confidence: float
     ) -> MonitoringReport:
-        """Report on audited windows: raise the alarms, and repeat the notes that all windows have."""
+        """Report on audited windows: raise the alarms, and keep the notes that all windows share."""
         first, *rest = windows.values()
         notes = tuple(note for note in first.notes if all(note in one.notes for one in rest))
         report = cls(by, float(confidence), windows, names, drift, (), notes)
@@ -124,7 +132,7 @@ class MonitoringReport:
 
     @property
     def is_failed(self) -> bool:
-        """Whether a window is violated or a group drifted: what the command reports by its exit code."""
+        """Whether a window is violated or a group drifted; the command's exit code is 1 then."""
         return bool(self.alarms) or self.verdict is Verdict.VIOLATED
 
     def gaps(self, subpopulation: str, label: int = 0) -> list[Gap]:
@@ -133,22 +141,22 @@ class MonitoringReport:
             raise InvalidInput(f"There is no subpopulation {subpopulation!r}; see report.names.")
         return [one.finding(subpopulation).gaps[label] for one in self.windows.values()]
 
-    def most_changed(self, n: int | None = None) -> list[tuple[int, int]]:
-        """Return the n groups and labels that changed most, as positions in `names` and `labels`; alarms come first."""
-        alarmed = [self.position(one) for one in self.alarms]
+    def most_changed(self, n: int | None = None) -> list[Course]:
+        """Return the n groups and labels that changed most; those with an alarm come first."""
+        alarms = {self._place_of(one): one for one in self.alarms}
         least = self.drift.p_value.min(axis=0)
         order = np.argsort(least, axis=None, kind="stable").tolist()
-        places = [divmod(one, least.shape[1]) for one in order]
-        return [*alarmed, *(one for one in places if one not in alarmed)][:n]
+        places = dict.fromkeys([*alarms, *(divmod(one, least.shape[1]) for one in order)])
+        label = [""] if len(self.labels) == 1 else [f", {one}" for one in self.labels]
+        return [
+            Course(self.names[j] + label[a], self.gaps(self.names[j], a), alarms.get((j, a)))
+            for j, a in list(places)[:n]
+        ]
 
-    def position(self, alarm: Alarm) -> tuple[int, int]:
+    def _place_of(self, alarm: Alarm) -> tuple[int, int]:
         """Return the positions of an alarm's group and label in `names` and `labels`."""
         label = 0 if alarm.label is None else self.labels.index(alarm.label)
         return self.names.index(alarm.subpopulation), label
-
-    def name_of(self, group: int, label: int) -> str:
-        """Return the name of a group, with its label if there are several."""
-        return self.names[group] + ("" if len(self.labels) == 1 else f", {self.labels[label]}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data, ready for JSON."""
@@ -178,17 +186,17 @@ class MonitoringReport:
 
     def to_markdown(self) -> str:
         """Return the windows and the alarms as Markdown."""
-        heads, *rows = ([words.marked(one) for one in row] for row in self.table())
-        table = [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows)]
+        rows = self.table()
         alarms = [f"- {words.marked(one.window)}: {words.marked(one, 1000)}" for one in self.alarms]
-        notes = [f"> Note: {words.marked(note, 1000)}" for note in self.notes]
-        blocks = [f"# Calibration by {words.marked(self.by)}", words.marked(self.summary, 1000), "\n".join(table)]
-        return (
-            "\n\n".join(
-                [*blocks, words.marked(self.alarm_lead, 1000), *(["\n".join(alarms)] if alarms else []), *notes]
-            )
-            + "\n"
-        )
+        blocks = [
+            f"# Calibration by {words.marked(self.by)}",
+            words.marked(self.summary, 1000),
+            words.markdown_table(rows, "l" * len(rows[0])),
+            words.marked(self.alarm_lead, 1000),
+            "\n".join(alarms),
+            *(f"> Note: {words.marked(note, 1000)}" for note in self.notes),
+        ]
+        return "\n\n".join(filter(None, blocks)) + "\n"
 
     def to_html(self, path: str | PathLike[str] | None = None) -> str:
         """Return the report as one HTML page that needs nothing else (by jinja2); with a path, also write it there."""
@@ -207,16 +215,18 @@ class MonitoringReport:
 
     @property
     def summary(self) -> str:
-        """How many windows have which verdict, in a sentence."""
+        """The number of windows with each verdict, in a sentence."""
         found = [one.verdict.value for one in self.windows.values()]
         counts = [f"{found.count(one.value)} {one.value}" for one in Verdict if one.value in found]
         asked = f"{self.latest.notion} at {self.latest.tolerance}"
-        sure = f"all intervals hold at once with {100 * self.confidence:.4g}% confidence"
-        return f"{asked}, {words.several(len(found), 'window')} by {printable(self.by)}: {', '.join(counts)}; {sure}."
+        intervals = f"all intervals hold at once with {100 * self.confidence:.4g}% confidence"
+        return (
+            f"{asked}, {words.several(len(found), 'window')} by {printable(self.by)}: {', '.join(counts)}; {intervals}."
+        )
 
     @property
     def alarm_lead(self) -> str:
-        """How many alarms there are, and how often there would be any by chance."""
+        """The number of alarms, and the chance of any without drift."""
         chance = f"without drift, the chance of any alarm is at most {words.percent(1.0 - self.confidence)}"
         if len(self.windows) == 1:
             return "Drift: a single window has nothing before it to compare with."

@@ -1,6 +1,6 @@
 """The audit as one HTML page, and as a fragment for notebooks: jinja2 templates (an extra) and the values they show.
 
-Whatever comes from data is shown, never obeyed: everything that is not a template's own text is escaped.
+Text from data is never executed: everything that is not a template's own text is escaped.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lowcal.auditing.reports import plain_words, words
-from lowcal.auditing.reports.binning import ReliabilityBins
+from lowcal.auditing.reports import words
+from lowcal.auditing.reports.binning import KEPT, ReliabilityBins
 from lowcal.data.errors import MissingExtra, abbreviate
 from lowcal.guarantees import GroupPage, describe
 from lowcal.guarantees.groups import read_label
@@ -36,35 +36,35 @@ if TYPE_CHECKING:
     from lowcal.auditing.reports.monitoring_report import MonitoringReport
 
 FOLDER = Path(__file__).with_name("templates")
-#: A page stays below this many bytes; groups that are not the worst are left out for it.
+#: A page stays below this number of bytes (2 MB) by leaving out groups that are not the worst.
 MOST_BYTES = 1_980_000
 #: The number of groups on the first screen, and the length of the longest bar in their pictures.
 CARDS = 8
 BAR = 130.0
 #: The side of a reliability diagram's square.
 SIDE = 200
-#: Where the axes of a reliability diagram may end: rare outcomes would sit in a corner of [0, 1].
+#: Possible ends of the axes of a reliability diagram: on [0, 1], rare outcomes would crowd into a corner.
 ENDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-#: Characters that neither UTF-8 nor a parser of HTML can hold.
+#: Characters that UTF-8 or HTML does not allow.
 _HIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
 
 class PageLimits(NamedTuple):
-    """How much a page shows: rows of the long tables, groups one by one, and how many of these with all labels."""
+    """How much a page shows: rows of the long tables, groups in detail, and the number of these with all labels."""
 
-    rows: int = 1000
+    rows: int = KEPT
     groups: int = 200
     with_all_labels: int = 40
 
     def less(self) -> PageLimits:
-        """Return less: first other than the worst labels go, then half of everything."""
+        """Return tighter limits: first only the worst label of each group, then half of everything."""
         if self.with_all_labels:
             return self._replace(with_all_labels=0)
         return PageLimits(self.rows // 2, self.groups // 2, 0)
 
 
 def page(audit: AuditReport, *more: Any) -> str:
-    """Return the page with as many groups as fit into MOST_BYTES; tables say what is left out."""
+    """Return the page with as many groups as fit into MOST_BYTES; tables state what is left out."""
     limits = PageLimits()
     while len((made := page_of(limits, audit, *more)).encode()) > MOST_BYTES and limits.groups > 1:
         limits = limits.less()
@@ -95,7 +95,7 @@ def monitoring_page(report: MonitoringReport) -> str:
 def comparison_page(compared: AuditComparison, n: int = CARDS) -> str:
     """Return the page of several audits: their verdicts, the n groups that differ most, and all groups.
 
-    Differences stand on an axis with 0 in the middle; what is not known stands at 0.
+    Differences are drawn on an axis with 0 in the middle; unknown ones at 0.
     """
     drawn = {group: compared.gaps(group) for group in compared.groups[:n]}
     ends = [abs(end) for gaps in drawn.values() for one in gaps.values() for end in (one.gap, one.lower, one.upper)]
@@ -116,7 +116,7 @@ def fragment(audit: AuditReport, n: int = 10) -> str:
 # --- templates -----------------------------------------------------------------------------------------------
 @cache
 def environment() -> Environment:
-    """Return what renders templates; without it, pages are refused before the work for one begins."""
+    """Return the environment of the templates; without jinja2, refuse a page before the work for it begins."""
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
         from markupsafe import Markup
@@ -139,10 +139,10 @@ def environment() -> Environment:
     made.trim_blocks = made.lstrip_blocks = made.keep_trailing_newline = True
     made.filters |= {"count": "{:,.0f}".format, "share": "{:.1%}".format, "several": words.several, "minus": minus}
     made.filters |= {"shorten": shorten, "fingerprint": fingerprint, "number": words.number, "heat": heat}
-    made.globals |= {"words": words, "plain": plain_words, "asset": asset, "panels": panels, "described": described}
+    made.globals |= {"words": words, "asset": asset, "panels": panels, "described": described}
     made.globals |= {"cards": cards, "earlier_prediction": earlier_prediction}
     made.filters |= {"capitalize_first": lambda text: text[:1].upper() + text[1:]}
-    made.tests |= {"off": plain_words.is_off}
+    made.tests |= {"off": words.is_off}
     return made
 
 
@@ -153,7 +153,7 @@ def asset(file: str) -> str:
 
 
 def html(value: object) -> str:
-    """Return text for an element or a quoted attribute; what no page can hold becomes the replacement character.
+    """Return text for an element or a quoted attribute; forbidden characters become the replacement character.
 
     >>> html("<b a='1'>&")
     '&lt;b a=&#x27;1&#x27;&gt;&amp;'
@@ -167,7 +167,7 @@ def minus(number: str) -> str:
 
 
 def heat(value: float, alpha: float) -> str:
-    """Return the class of a cell: its sign, and its size against what is tolerated.
+    """Return the class of a cell: its sign, and its size relative to the tolerance.
 
     >>> [heat(v, 0.01) for v in (0.004, -0.008, 0.015, -0.03)]
     ['h0', 'm1', 'p2', 'm3']
@@ -178,7 +178,7 @@ def heat(value: float, alpha: float) -> str:
 
 # --- what templates ask for ------------------------------------------------------------------------------------
 class Bar(NamedTuple):
-    """A bar of a card: what it shows, how, its length, the interval around its end if any, and the number there."""
+    """A bar of a card: its title, its class, its length, the interval around its end if any, and the number there."""
 
     title: str
     kind: str
@@ -200,7 +200,7 @@ def cards(
     The bars are those of the class that is off most; the interval is that of the mean outcome.
     """
     earlier, drawn = before.by_name if before else {}, []
-    for one in plain_words.affected(audit)[:n]:
+    for one in words.affected(audit)[:n]:
         gap = one.largest_gap
         predicted, actual, *_ = words.means(gap)
         limits = max(0.0, gap.predicted + gap.lower), min(1.0, gap.predicted + gap.upper)
@@ -219,7 +219,7 @@ def earlier_prediction(old: Finding, one: Finding) -> float:
 
 
 def described(audit: AuditReport, group: str) -> list[GroupPage]:
-    """Return what is known of a group, label by label."""
+    """Return the guarantees of a group, label by label."""
     return [describe(known, "this group", None, margin) for known, margin in audit.moments[group]]
 
 
@@ -263,13 +263,13 @@ class GroupPanel:
         return [*old, ("band", band), ("bars", bars), *_marks("1", at)]
 
     def _places(self, f: FloatArray, y: FloatArray) -> list[str]:
-        """Return "x y" for every bin; what lies above the end of the axis stays on its edge."""
+        """Return "x y" for every bin; values beyond the end of the axis are drawn at its end."""
         x, height = SIDE * f / self.end, SIDE * (1.0 - np.minimum(y / self.end, 1.0))
         return [f"{a:.1f} {b:.1f}" for a, b in zip(x, height, strict=True)]
 
 
 def _marks(model: str, places: list[str]) -> list[tuple[str, str]]:
-    """Return a line through some places, and dots on them: strokes of no length, which round or square ends show."""
+    """Return a line through some places, and dots there: strokes of length 0, drawn by their round or square caps."""
     line = "M" + "L".join(places) if places else ""
     return [(f"line{model}", line), (f"dot{model}", "".join(f"M{place}h0" for place in places))]
 
@@ -278,28 +278,26 @@ def _marks(model: str, places: list[str]) -> list[tuple[str, str]]:
 def drift_panels(report: MonitoringReport, n: int = 12) -> list[dict[str, Any]]:
     """Return pictures of 300 by 120 of the n groups that changed most, all on one scale.
 
-    Each has the class and the SVG path of every mark, what it shows for those who do not see it, and where axes end.
-    Windows without rows have no mark.
+    Each has the class and the SVG path of every mark, a text for screen readers, and the end of the axis. Windows
+    without rows have no mark.
     """
-    chosen, windows = report.most_changed(n), list(report.windows)
-    courses = [report.gaps(report.names[j], a) for j, a in chosen]
-    ends = [abs(end) for gaps in courses for one in gaps for end in (one.lower, one.upper, one.gap) if isfinite(end)]
+    courses, windows = report.most_changed(n), list(report.windows)
+    every = [one for course in courses for one in course.gaps]
+    ends = [abs(end) for one in every for end in (one.lower, one.upper, one.gap) if isfinite(end)]
     reach, width = max(ends, default=1.0), 300.0 / max(1, len(windows) - 1)
-    raised = {report.position(one): one.window for one in report.alarms}
 
     def height(value: float) -> str:
         return f"{60.0 - 60.0 * max(-1.0, min(1.0, value / reach)):.1f}"
 
     pictures = []
-    for place, gaps in zip(chosen, courses, strict=True):
+    for name, gaps, alarm in courses:
         seen = [(t * width, one) for t, one in enumerate(gaps) if isfinite(one.gap)]
         at = [f"{x:.1f} {height(one.gap)}" for x, one in seen]
         bars = "".join(f"M{x:.1f} {height(one.lower)}V{height(one.upper)}" for x, one in seen)
         paths = [("bars", bars), ("line1", "M" + "L".join(at) if at else "")]
-        name, said = report.name_of(*place), "no drift alarm"
-        if place in raised:
-            said = f"drift alarm in {raised[place]}"
-            paths.insert(0, ("ideal", f"M{windows.index(raised[place]) * width:.1f} 0V120"))
-        text = f"{name}: actual minus predicted in {words.several(len(windows), 'window')}; {said}"
+        found = "no drift alarm" if alarm is None else f"drift alarm in {alarm.window}"
+        if alarm is not None:
+            paths.insert(0, ("ideal", f"M{windows.index(alarm.window) * width:.1f} 0V120"))
+        text = f"{name}: actual minus predicted in {words.several(len(windows), 'window')}; {found}"
         pictures.append({"name": name, "text": text, "paths": paths, "top": f"+{100 * reach:.2g}%"})
     return pictures
