@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
@@ -307,6 +308,18 @@ def test_half_of_a_correction_that_goes_too_far_is_taken():
     right = (rng.random(40_000) < sigmoid(z)).astype(int)
     judged, none = _choose(look_at(right, z, line=rng.normal(0, 0.01, 40_000)), is_protected=False)
     assert (judged.name, none) == ("unchanged", {})
+
+
+def test_a_share_pays_the_price_of_one_coefficient():
+    """With Q twice the gain in log likelihood, 1 - 2 / Q of the best share is taken: 2 is what AIC asks."""
+    rng = np.random.default_rng(2)
+    z = rng.normal(size=500)
+    y = (rng.random(500) < sigmoid(z + 0.3)).astype(int)
+    best = minimize_scalar(lambda s: log_loss(y, sigmoid(z + s)), bounds=(0, 1), method="bounded")
+    evidence = 2 * 500 * (log_loss(y, sigmoid(z)) - best.fun)
+    assert 4.0 < evidence < 40.0
+    _, shares = _choose(look_at(y, z, line=np.ones(500)), is_protected=False)
+    assert shares["line"] == pytest.approx(best.x * (1 - 2 / evidence), abs=2e-3)
 
 
 def test_every_candidate_that_shows_nothing_raises_the_bar():
