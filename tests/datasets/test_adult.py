@@ -137,7 +137,7 @@ def test_an_absent_file_is_refused(tmp_path):
 
 @pytest.mark.parametrize("subset", ["tests", "", None])
 def test_an_unknown_subset_is_refused(subset):
-    with pytest.raises(InvalidInput, match="subset must be one of all, train, test; got"):
+    with pytest.raises(InvalidInput, match=r"Unknown subset .*; valid: all, train, test"):
         load_adult(subset)
 
 

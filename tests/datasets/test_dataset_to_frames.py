@@ -56,7 +56,7 @@ def test_a_missing_library_is_named_with_its_remedy(backend, monkeypatch):
 
 
 def test_an_unknown_backend_is_refused_with_the_nearest_one():
-    with pytest.raises(InvalidInput, match=r"got 'panda'.*Did you mean 'pandas'"):
+    with pytest.raises(InvalidInput, match=r"Unknown backend 'panda'.*Did you mean 'pandas'"):
         small().to("panda")
 
 

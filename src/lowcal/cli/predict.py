@@ -176,7 +176,7 @@ class Recalibrator:
                     del self.strange[column.name]
                 elif values and self.strange[column.name] is None:
                     self.strange[column.name] = values[0]
-        return arrange(given, self.places), Table(list(self.columns), len(given[0]), read.__getitem__, is_named=True)
+        return arrange(given, self.places), Table(tuple(self.columns), len(given[0]), read.__getitem__, is_named=True)
 
     def warn(self) -> None:
         """Name the columns of which the model knows no value at all."""

@@ -88,8 +88,10 @@ class Column:
         if bool in kinds and {value for value in self.scalars if value is not None} <= {*_BOOLEANS}:
             return _BOOLEANS  # numbers equal to them may be among them
         assert self.places is not None
-        occurs = np.flatnonzero(_count(self.places, len(self.scalars))[:-1])
-        found = {self.scalars[k] for k in occurs.tolist()} - {None}
+        occurs = np.zeros(len(self.scalars) + 2, dtype=bool)  # two more for the places of missing ones
+        for start in range(0, len(self.places), CACHE):  # in parts, which NumPy copies to index by them
+            occurs[self.places[start : start + CACHE]] = True
+        found = {self.scalars[k] for k in np.flatnonzero(occurs[:-2]).tolist()} - {None}
         types = sorted({type(value) for value in found}, key=lambda kind: kind.__name__)
         return tuple(value for kind in types for value in sorted(v for v in found if type(v) is kind))
 
@@ -183,6 +185,7 @@ def _exact(name: str, scalars: Sequence[float | None], places: NDArray[Any]) -> 
     return Column(name, None, scalars, places)
 
 
+@dataclass(eq=False, repr=False)
 class Table:
     """The columns of X, by name, each converted when first asked for and then kept.
 
@@ -200,23 +203,18 @@ class Table:
     ('x0', 'x1')
     """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        n_rows: int,
-        read: Callable[[int], Column],
-        *,
-        is_named: bool,
-        matrix: Any = None,
-        source: NDArray[Any] | Sequence[Any] | None = None,
-    ) -> None:
-        self.names = tuple(names)
-        self.n_rows = n_rows
-        self.is_named = is_named
-        self._read = read
-        self._matrix = matrix
-        self._source = source
-        self._cache: dict[int, Column] = {}
+    names: tuple[str, ...]
+    n_rows: int
+    #: Converts the column at a position.
+    read: Callable[[int], Column]
+    is_named: bool
+    #: The CSR matrix of a sparse X in float64, not to be written to; None of other X.
+    matrix: Any = None
+    #: X as it was given, where it is an array of numbers or columns of arrays and series.
+    source: NDArray[Any] | Sequence[Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._columns: dict[int, Column] = {}
         self._position = {name: i for i, name in enumerate(self.names)}
         if len(self._position) < len(self.names):
             raise _duplicates(self.names)
@@ -242,14 +240,14 @@ class Table:
     def column(self, name: str | int) -> Column:
         """Give one column by its name or, for an integer that names no column, by its position."""
         position = self._find(name)
-        if position not in self._cache:
-            self._cache[position] = self._read(position)
-        return self._cache[position]
+        if position not in self._columns:
+            self._columns[position] = self.read(position)
+        return self._columns[position]
 
     def numeric(self, names: Sequence[str | int]) -> FloatArray:
         """Give some numeric columns as a matrix with a row for each row of X, NaN for missing."""
-        if self._matrix is not None:
-            return np.asarray(self._matrix[:, [self._find(name) for name in names]].toarray(), dtype=np.float64)
+        if self.matrix is not None:
+            return np.asarray(self.matrix[:, [self._find(name) for name in names]].toarray(), dtype=np.float64)
         matrix = np.empty((self.n_rows, len(names)))
         for j, name in enumerate(names):
             column = self.column(name)
@@ -266,11 +264,11 @@ class Table:
         is done once for all the tables taken from this one.
         """
         rows = np.arange(self.n_rows)[rows]
-        if self._matrix is not None:
-            return _of_sparse(self._matrix[rows])
-        if isinstance(self._source, np.ndarray) and self._source.dtype.itemsize == 1:
-            return _of_array(self._source[rows])
-        return Table(self.names, len(rows), lambda k: self.column(self.names[k]).take(rows), is_named=self.is_named)
+        if self.matrix is not None:
+            return _of_sparse(self.matrix[rows])
+        if isinstance(self.source, np.ndarray) and self.source.dtype.itemsize == 1:
+            return _of_array(self.source[rows])
+        return Table(self.names, len(rows), lambda k: self.column(self.names[k]).take(rows), self.is_named)
 
     def joined(self, names: Sequence[str], numbers: FloatArray) -> Table:
         """Give the same columns and, after them, those of a matrix of numbers."""
@@ -279,12 +277,12 @@ class Table:
         def read(k: int) -> Column:
             return self.column(self.names[k]) if k < own else _from_array(names[k - own], numbers[:, k - own])
 
-        return Table([*self.names, *names], self.n_rows, read, is_named=self.is_named)
+        return Table((*self.names, *names), self.n_rows, read, self.is_named)
 
     def without(self, names: Sequence[str]) -> Table:
         """Give the other columns."""
-        kept = [name for name in self.names if name not in names]
-        return Table(kept, self.n_rows, lambda k: self.column(kept[k]), is_named=self.is_named)
+        kept = tuple(name for name in self.names if name not in names)
+        return Table(kept, self.n_rows, lambda k: self.column(kept[k]), self.is_named)
 
     def array(self, name: str) -> NDArray[Any]:
         """Give one column as an array: numbers, truth values, or objects with None for missing."""
@@ -302,7 +300,7 @@ class Table:
 
     def named(self, names: Sequence[str]) -> Table:
         """Give the same columns under other names."""
-        return Table(names, self.n_rows, self._read, is_named=True, matrix=self._matrix, source=self._source)
+        return replace(self, names=tuple(names), is_named=True)
 
     def held(self, names: Sequence[str | int]) -> NDArray[Any] | None:
         """Give numeric or boolean columns as one array of the type that X holds them in; None if types differ.
@@ -310,9 +308,9 @@ class Table:
         Nothing is converted to float64, and an array whose columns are all asked for, in order, is given as it is.
         """
         positions = [self._find(name) for name in names]
-        if isinstance(self._source, np.ndarray):
-            return self._source if positions == list(range(len(self.names))) else self._source[:, positions]
-        columns = [_plain(self._source[k]) for k in positions] if self._source is not None else []
+        if isinstance(self.source, np.ndarray):
+            return self.source if positions == list(range(len(self.names))) else self.source[:, positions]
+        columns = [_plain(self.source[k]) for k in positions] if self.source is not None else []
         kinds = {None if column is None else column.dtype for column in columns}
         if len(kinds) != 1 or None in kinds:
             return None
@@ -320,17 +318,6 @@ class Table:
         for j, column in enumerate(columns):
             matrix[:, j] = column
         return matrix
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether X is a SciPy sparse matrix."""
-        return self._matrix is not None
-
-    def sparse(self) -> Any:
-        """Give the CSR matrix of a sparse X in float64, not to be written to; nothing is made dense."""
-        if self._matrix is None:
-            raise InvalidInput("X is not a SciPy sparse matrix; use numeric() for its columns.")
-        return self._matrix
 
     def _find(self, name: str | int) -> int:
         """Find the position of a column."""
@@ -352,7 +339,7 @@ def _of_columns(names: Sequence[str], columns: Sequence[Any], n_rows: int, is_na
     def read(k: int) -> Column:
         return (_from_array if isinstance(columns[k], np.ndarray) else _from_series)(names[k], columns[k])
 
-    return Table(names, n_rows, read, is_named=is_named, source=source)
+    return Table(tuple(names), n_rows, read, is_named, source=source)
 
 
 def _of_array(X: NDArray[Any]) -> Table:
@@ -372,13 +359,12 @@ def _of_sparse(X: Any) -> Table:
     if X.ndim != 2 or X.dtype.kind not in "biuf":
         raise InvalidInput(f"X is sparse with shape {X.shape} and type {X.dtype}; give a matrix of numbers.")
     matrix = X.tocsr().astype(np.float64, copy=False)
-    n_rows, n_columns = matrix.shape
-    names = _numbered(n_columns)
+    names = tuple(_numbered(matrix.shape[1]))
 
     def read(k: int) -> Column:
         return Column(names[k], matrix[:, [k]].toarray()[:, 0])
 
-    return Table(names, n_rows, read, is_named=False, matrix=matrix)
+    return Table(names, matrix.shape[0], read, is_named=False, matrix=matrix)
 
 
 def _of_mapping(X: Mapping[Any, Any]) -> Table:
@@ -651,20 +637,6 @@ def _rounded(distinct: Sequence[float | None]) -> FloatArray:
             return np.inf if number > 0 else -np.inf
 
     return np.array([*(np.nan if value is None else rounded(value) for value in distinct), np.nan])
-
-
-def _count(codes: NDArray[Any], count: int) -> NDArray[np.intp]:
-    """Return the number of rows with each code 0, ..., count - 1, and last, of those with none: -1 or `count`."""
-    total = np.zeros(count + 2, dtype=np.intp)
-    if codes.dtype == np.int8 and codes.flags.c_contiguous and count < 128:
-        bytes_ = count_bytes(codes.view(np.uint8))
-        total[1:] = bytes_[: count + 1]
-        total[-1] += bytes_[MISSING]
-        return total[1:]
-    for start in range(0, len(codes), CACHE):
-        total += np.bincount(np.add(codes[start : start + CACHE], 1, dtype=np.intp), minlength=count + 2)
-    total[-1] += total[0]
-    return total[1:]
 
 
 def count_bytes(codes: NDArray[np.uint8]) -> NDArray[np.intp]:
