@@ -1,7 +1,6 @@
-"""The one door for data: any kind of table comes in, arrays and integer codes come out.
+"""Tables of any kind in, arrays and integer codes out.
 
-Above this file nothing knows about data frames. A column is read when it is first asked for, and is one
-of two things:
+No other module depends on a data frame library. A column is converted when it is first used, and is one of two things:
 
 - numbers (integers, floats, decimals): float64, with NaN for every missing value; infinities are kept; whole numbers
   that float64 rounds (beyond 2^53) keep their identity where values are looked up; dates, with or without a time of
@@ -44,10 +43,6 @@ MISSING, UNSEEN = -1, -2
 _BOOLEANS = (False, True)
 _DATES = (date, np.datetime64)
 _REFUSED = (*_DATES, time, timedelta, np.timedelta64, bytes, complex, np.complexfloating)
-_ACCEPTED = (
-    "a data frame (pandas, polars, Arrow or another that narwhals reads), a NumPy array with one or two "
-    "dimensions, a SciPy sparse matrix, a dict of columns or a list of rows"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +131,7 @@ class Column:
         return {}
 
     def encode(self, categories: Categories) -> NDArray[np.int32]:
-        """Code this column in somebody else's categories: -1 is missing, -2 is unseen.
+        """Return the place of each row's value among given categories: -1 is missing, -2 is unseen.
 
         Values are compared as Python compares them: 1, 1.0 and True are the same, 1 and "1" are not. So
         a numeric column can be coded in categories that were fitted on booleans or integers.
@@ -146,7 +141,7 @@ class Column:
     def look_up(
         self, numbers: Mapping[Any, int], missing: int, unseen: int, kind: type[np.integer[Any]] | np.dtype[Any]
     ) -> NDArray[Any]:
-        """Give each row the number of its value, in one pass over the rows."""
+        """Return the number of each row's value, in one pass over the rows."""
         own, places = self.distinct()
         new, dtype = [missing if v is None else numbers.get(v, unseen) for v in own], np.dtype(kind)
         held = int(places.max(initial=-1)) + 1
@@ -164,7 +159,7 @@ class Column:
         return replace(self, places=self.places[rows])
 
     def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
-        """Give the distinct values, all digits kept, and the place of each row's; missing is None, -1, or the last."""
+        """Return the distinct values, all digits kept, and the place of each row's; missing is None, -1, or the last."""
         if self.raw is None:
             assert self.places is not None
             return self.scalars, self.places
@@ -238,14 +233,14 @@ class Table:
         return _of_frame(X)
 
     def column(self, name: str | int) -> Column:
-        """Give one column by its name or, for an integer that names no column, by its position."""
+        """Return one column by its name or, for an integer that names no column, by its position."""
         position = self._find(name)
         if position not in self._columns:
             self._columns[position] = self.read(position)
         return self._columns[position]
 
     def numeric(self, names: Sequence[str | int]) -> FloatArray:
-        """Give some numeric columns as a matrix with a row for each row of X, NaN for missing."""
+        """Return some numeric columns as a matrix with a row for each row of X, NaN for missing."""
         if self.matrix is not None:
             return np.asarray(self.matrix[:, [self._find(name) for name in names]].toarray(), dtype=np.float64)
         matrix = np.empty((self.n_rows, len(names)))
@@ -258,7 +253,7 @@ class Table:
         return matrix
 
     def take(self, rows: NDArray[np.intp]) -> Table:
-        """Give the same columns on some rows, in that order, repeats allowed.
+        """Return the same columns on some rows, in that order, repeats allowed.
 
         A column keeps its kind but loses the categories that do not occur in these rows. The conversion
         is done once for all the tables taken from this one.
@@ -271,7 +266,7 @@ class Table:
         return Table(self.names, len(rows), lambda k: self.column(self.names[k]).take(rows), self.is_named)
 
     def joined(self, names: Sequence[str], numbers: FloatArray) -> Table:
-        """Give the same columns and, after them, those of a matrix of numbers."""
+        """Return the same columns and, after them, those of a matrix of numbers."""
         own = len(self.names)
 
         def read(k: int) -> Column:
@@ -280,12 +275,12 @@ class Table:
         return Table((*self.names, *names), self.n_rows, read, self.is_named)
 
     def without(self, names: Sequence[str]) -> Table:
-        """Give the other columns."""
+        """Return the other columns."""
         kept = tuple(name for name in self.names if name not in names)
         return Table(kept, self.n_rows, lambda k: self.column(kept[k]), self.is_named)
 
     def array(self, name: str) -> NDArray[Any]:
-        """Give one column as an array: numbers, truth values, or objects with None for missing."""
+        """Return one column as an array: numbers, truth values, or objects with None for missing."""
         column = self.column(name)
         if column.is_numeric:
             return column.numbers
@@ -295,15 +290,15 @@ class Table:
         return np.array([*values, None], dtype=object)[np.where(codes < 0, len(values), codes)]
 
     def name_of(self, name: str | int) -> str:
-        """Give the name of a column, given its name or its position; nothing is converted."""
+        """Return the name of a column, given its name or its position; nothing is converted."""
         return self.names[self._find(name)]
 
     def named(self, names: Sequence[str]) -> Table:
-        """Give the same columns under other names."""
+        """Return the same columns under other names."""
         return replace(self, names=tuple(names), is_named=True)
 
     def held(self, names: Sequence[str | int]) -> NDArray[Any] | None:
-        """Give numeric or boolean columns as one array of the type that X holds them in; None if types differ.
+        """Return numeric or boolean columns as one array of the type that X holds them in; None if types differ.
 
         Nothing is converted to float64, and an array whose columns are all asked for, in order, is given as it is.
         """
@@ -399,10 +394,7 @@ def _of_frame(X: object) -> Table:
         names, series = [str(name) for name in X.columns], [column for _, column in X.items()]
         return _of_columns(names, series, len(X), is_named=True, source=series)
     try:
-        try:
-            frame: Any = nw.from_native(X, allow_series=True)
-        except TypeError as error:
-            raise InvalidInput(f"X is {_type_name(X)}, which can't be read; give {_ACCEPTED}.") from error
+        frame: Any = nw.from_native(X, allow_series=True)
         if frame.implementation.is_dask() or frame.implementation.is_spark_like():
             raise InvalidInput(
                 f"X is {_type_name(X)}, whose rows lie on a cluster; collect the rows you want, as in X.compute() for "
@@ -413,13 +405,19 @@ def _of_frame(X: object) -> Table:
         columns = [frame] if isinstance(frame, nw.Series) else list(frame.iter_columns())
     except DuplicateError as error:
         raise InvalidInput(f"X has several columns of the same name; rename them. {error}") from error
+    except TypeError as error:
+        raise InvalidInput(
+            f"X is {_type_name(X)}, which can't be read; give a data frame (pandas, polars, Arrow or another that "
+            "narwhals reads), a NumPy array with one or two dimensions, a SciPy sparse matrix, a dict of columns or a "
+            "list of rows."
+        ) from error
     if isinstance(frame, nw.Series) and frame.name in (None, ""):
         return _of_columns(_numbered(1), columns, len(frame), is_named=False, source=columns)
     return _of_columns([str(column.name) for column in columns], columns, len(frame), is_named=True, source=columns)
 
 
 def column_like(X: Any, name: str, values: NDArray[Any]) -> Any:
-    """Give values as a column of the kind that a data frame X has; as they are for other forms of X."""
+    """Return values as a column of the kind that a data frame X has; as they are for other forms of X."""
     import narwhals.stable.v2 as nw
 
     if isinstance(X, Table | Mapping) or nw.from_native(X, pass_through=True) is X:
@@ -526,7 +524,7 @@ def _from_series(name: str, series: Any) -> Column:
 
 
 def _array(series: nw.Series[Any]) -> NDArray[Any]:
-    """Give a series without nulls as an array; Arrow in one piece is not copied."""
+    """Return a series without nulls as an array; Arrow in one piece is not copied."""
     native: Any = series.to_native()
     if series.implementation.is_pyarrow() and native.num_chunks == 1:
         return np.asarray(native.chunk(0).to_numpy(zero_copy_only=False))
@@ -534,7 +532,7 @@ def _array(series: nw.Series[Any]) -> NDArray[Any]:
 
 
 def _plain(column: Any) -> NDArray[Any] | None:
-    """Give an array or series of numbers or booleans as an array of its own type; None if it has nulls or others."""
+    """Return an array or series of numbers or booleans as an array of its own type; None if it has nulls or others."""
     if not isinstance(column, np.ndarray):
         import narwhals.stable.v2 as nw
 
@@ -546,7 +544,7 @@ def _plain(column: Any) -> NDArray[Any] | None:
 
 
 def _floats(series: nw.Series[Any]) -> FloatArray:
-    """Give the numbers of a series, NaN for null."""
+    """Return the numbers of a series, NaN for null."""
     import narwhals.stable.v2 as nw
 
     if series.dtype.is_integer():  # Arrow refuses to round those beyond 2^53
@@ -557,7 +555,7 @@ def _floats(series: nw.Series[Any]) -> FloatArray:
 
 
 def _factorise(name: str, values: list[Any]) -> tuple[list[Any], NDArray[np.intp]]:
-    """Give the distinct values, in order of appearance, and the position of each row's."""
+    """Return the distinct values, in order of appearance, and the position of each row's."""
     try:
         place = {value: i for i, value in enumerate(dict.fromkeys(values))}
     except TypeError as error:
@@ -566,7 +564,7 @@ def _factorise(name: str, values: list[Any]) -> tuple[list[Any], NDArray[np.intp
 
 
 def _factorise_series(series: nw.Series[Any]) -> tuple[list[Any], NDArray[Any]]:
-    """Do the same natively; null is -1."""
+    """Return the distinct values and the position of each row's, by the library of the series; null is -1."""
     import narwhals.stable.v2 as nw
 
     native: Any = series.to_native()
@@ -589,7 +587,7 @@ def _factorise_series(series: nw.Series[Any]) -> tuple[list[Any], NDArray[Any]]:
 
 
 def _factorise_pandas(native: Any) -> tuple[list[Any], NDArray[Any]]:
-    """Do the same for a series of pandas."""
+    """Return the distinct values and the position of each row's in a pandas series; missing is -1."""
     codes, distinct = native.factorize()
     return distinct.tolist(), codes
 
@@ -610,7 +608,7 @@ def _categorise(name: str, distinct: Sequence[Any], codes: NDArray[Any], *, infe
 
 
 def _moment(value: Any) -> np.datetime64:
-    """Give a date in UTC to the microsecond; pandas' own converts itself."""
+    """Return a date in UTC to the microsecond; pandas' own converts itself."""
     if is_missing(value):
         return np.datetime64("NaT", "us")
     if hasattr(value, "to_datetime64"):
@@ -655,7 +653,7 @@ def count_bytes(codes: NDArray[np.uint8]) -> NDArray[np.intp]:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value stands for none; pandas' own are known by their type's name."""
+    """Whether a value is missing; pandas' own marks are known by their type's name."""
     return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
 
 

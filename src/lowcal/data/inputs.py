@@ -1,4 +1,4 @@
-"""The border: outcomes, probabilities and weights are checked here once, and trusted inside.
+"""Validation: outcomes, probabilities and weights are checked here once, and trusted inside.
 
 Every error says what is wrong, where (row, column), what was given and what to do.
 """

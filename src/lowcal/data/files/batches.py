@@ -41,7 +41,6 @@ Opening = Callable[[Sequence[str] | None], Iterable[Any]]
 
 #: What messages call a function or a list of tables.
 SOURCE = "the source"
-_ACCEPTED = "Arrow tables and record batches, pandas or polars frames, or dicts of arrays"
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +255,7 @@ def check_readable(path: str) -> None:
 
 
 def require_pyarrow(what: str, extra: str = "files") -> None:
-    """Say what to install where pyarrow is missing; one that was built for another NumPy can't be imported."""
+    """Raise the error that says what to install, if pyarrow can't be imported."""
     hint = "" if extra == "cli" else " Or pass a function that returns an iterator of dicts of arrays."
     load_extra("pyarrow", f"{what} needs pyarrow: pip install 'lowcal[{extra}]'.{hint}")
 
@@ -472,7 +471,10 @@ def _of_table(table: Any, shown: str) -> Iterator[Batch]:
     """Yield another table as batches of its series or arrays."""
     columns = _columns(table)
     if columns is None:
-        raise InvalidInput(f"{shown} yields {type(table).__name__}, which is not a table; give {_ACCEPTED}.")
+        raise InvalidInput(
+            f"{shown} yields {type(table).__name__}, which is not a table; give Arrow tables or record batches, pandas "
+            "or polars frames, or dicts of arrays."
+        )
     lengths = {len(column) for column in columns.values()}
     if len(lengths) > 1:
         raise InvalidInput(f"The columns of a table of {shown} differ in length ({sorted(lengths)}).")
@@ -483,11 +485,7 @@ def _of_table(table: Any, shown: str) -> Iterator[Batch]:
 def _columns(table: Any) -> Batch | None:
     """Return the columns of a data frame or of a dict; None of anything else."""
     if isinstance(table, Mapping):
-        made: Batch = {
-            str(name): np.array(one) if isinstance(one, list | tuple) else one for name, one in table.items()
-        }
-        is_chunked = {name: is_a(one, "pyarrow", "ChunkedArray") for name, one in made.items()}
-        return {name: one.combine_chunks() if is_chunked[name] else one for name, one in made.items()}
+        return {str(name): np.array(one) if isinstance(one, list | tuple) else one for name, one in table.items()}
     import narwhals.stable.v2 as nw
 
     try:

@@ -50,8 +50,8 @@ GROUP_ROWS = 1 << 16
 _SUFFIXES = {".csv": "csv", ".txt": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet"}
 _SUFFIXES |= {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
-#: The Arrow arrays of a table's columns, and new columns of numbers or texts.
-Wider = tuple[Sequence[Any], Sequence[NDArray[Any]]]
+#: The Arrow arrays of a batch's columns, and new columns of numbers or texts.
+Extended = tuple[Sequence[Any], Sequence[NDArray[Any]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +221,7 @@ def _open_stored(files: Sequence[str], shown: str) -> FileTable:
 
 @contextmanager
 def _on_disk(path: str) -> Iterator[tuple[Path, str]]:
-    """Give the file of a path and its name in messages; what can be read only once is copied to a file."""
+    """Yield the file of a path and its name in messages; what can be read only once is copied to a file."""
     if path != STREAM:
         check_readable(path)
         if Path(path).is_file():
@@ -255,7 +255,7 @@ def form_of(path: str, form: str | None) -> str:
 
 
 def write_table(
-    path: str, form: str, table: FileTable, more: Sequence[str], batches: Iterable[Wider], texts: Sequence[str] = ()
+    path: str, form: str, table: FileTable, more: Sequence[str], batches: Iterable[Extended], texts: Sequence[str] = ()
 ) -> None:
     """Write the columns of a table, then more columns of numbers and, after them, of texts, whole or not at all.
 
@@ -294,7 +294,7 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
 
 
 def _write_text(
-    stream: IO[bytes], names: Sequence[str], table: FileTable, batches: Iterable[Wider], separator: str | None
+    stream: IO[bytes], names: Sequence[str], table: FileTable, batches: Iterable[Extended], separator: str | None
 ) -> None:
     """Write CSV: values are quoted where they must be; lines end in a line feed."""
     import pyarrow as pa
@@ -345,7 +345,7 @@ def join_columns(columns: Sequence[Any], separator: str) -> memoryview:
 
 
 def _record_batches(
-    table: FileTable, more: Sequence[str], batches: Iterable[Wider], texts: Sequence[str]
+    table: FileTable, more: Sequence[str], batches: Iterable[Extended], texts: Sequence[str]
 ) -> tuple[Any, Iterator[Any]]:
     """Return a schema and record batches; columns of a text file get the types that hold all their values."""
     import pyarrow as pa
