@@ -159,7 +159,7 @@ class Column:
         return replace(self, places=self.places[rows])
 
     def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
-        """Return the distinct values, all digits kept, and the place of each row's; missing is None, -1, or the last."""
+        """Return the distinct values, all digits kept, and each row's place; missing is None, -1, or the last."""
         if self.raw is None:
             assert self.places is not None
             return self.scalars, self.places

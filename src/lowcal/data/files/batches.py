@@ -29,8 +29,8 @@ from lowcal.kernels.exact import BLOCK
 
 #: The number of rows in a batch: no more than exact sums take at once.
 BATCH_ROWS = BLOCK
-#: Bytes of JSON lines that are read at a time.
-JSON_BYTES = 1 << 22
+#: Bytes of text, CSV and JSON lines, that are read at a time; more where a row is longer.
+BATCH_BYTES = 1 << 20
 #: Of a folder, files with these endings are read.
 SUFFIXES = ".parquet", ".pq", ".arrow", ".feather", ".arrows"
 
@@ -400,7 +400,7 @@ def _json_tables(path: str, options: Any) -> Iterator[Any]:
     from pyarrow.json import ReadOptions, read_json
 
     with open(path, "rb") as file:
-        while lines := file.readlines(JSON_BYTES):
+        while lines := file.readlines(BATCH_BYTES):
             data = b"".join(lines)
             yield read_json(BytesIO(data), ReadOptions(use_threads=False, block_size=len(data) + 1), options)
 
