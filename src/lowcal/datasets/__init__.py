@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.errors import InvalidInput, check_choice, load_extra, sentence
+from lowcal.data.errors import InvalidInput, check_choice, sentence
 
 __all__ = ["Dataset", "load_adult", "make_miscalibrated", "parity_square", "two_halves"]
 
@@ -34,8 +34,9 @@ class Dataset:
 
     Parameters
     ----------
-    X : dict of str to ndarray, or after `to` a frame
-        Named columns; text columns are object arrays of str, with None where the value is missing.
+    X : dict of str to ndarray
+        Named columns, as `pandas.DataFrame(X)` takes them; text columns are object arrays of str, with None
+        where the value is missing.
     y : ndarray of int, shape (n,)
         Labels 0, 1, ..., l - 1.
     p : ndarray or None
@@ -51,7 +52,7 @@ class Dataset:
     Dataset(2 rows, columns x; two rows)
     """
 
-    X: Any
+    X: dict[str, NDArray[Any]]
     y: NDArray[np.int64]
     p: NDArray[np.float64] | None = None
     f_star: NDArray[np.float64] | None = None
@@ -59,10 +60,7 @@ class Dataset:
     description: str = ""
 
     def __repr__(self) -> str:
-        import narwhals.stable.v2 as nw
-
-        names = self.X if isinstance(self.X, dict) else nw.from_native(self.X, eager_only=True).columns
-        return f"Dataset({len(self.y)} rows, columns {', '.join(names)}; {self.description})"
+        return f"Dataset({len(self.y)} rows, columns {', '.join(self.X)}; {self.description})"
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> Dataset:
         """Return some of the rows.
@@ -70,38 +68,9 @@ class Dataset:
         >>> Dataset({"x": np.array([1, 2, 3])}, np.array([0, 1, 1]))[1:].X["x"]
         array([2, 3])
         """
-        import narwhals.stable.v2 as nw
-
-        is_plain = isinstance(self.X, dict)
-        X = {k: v[rows] for k, v in self.X.items()} if is_plain else nw.from_native(self.X)[rows].to_native()
+        X = {name: column[rows] for name, column in self.X.items()}
         p, f_star, weight = (None if each is None else each[rows] for each in (self.p, self.f_star, self.sample_weight))
         return Dataset(X, self.y[rows], p, f_star, weight, self.description)
-
-    def to(self, backend: str) -> Dataset:
-        """Return the same data set with X as a frame of another library.
-
-        Parameters
-        ----------
-        backend : "pandas", "polars" or "pyarrow"
-            The library, which must be installed.
-
-        >>> data = Dataset({"x": np.array([1, 2])}, np.array([0, 1]))
-        >>> data.to("polars").X.shape  # doctest: +SKIP
-        (2, 1)
-        """
-        import narwhals.stable.v2 as nw
-
-        check_choice("backend", backend, ("pandas", "polars", "pyarrow"))
-        load_extra(backend, f"to({backend!r}) needs {backend}: pip install {backend}")
-        if not isinstance(self.X, dict):
-            raise InvalidInput(
-                f"X is already a frame of {type(self.X).__module__.split('.')[0]}; "
-                f"call to({backend!r}) on the data set it was made from"
-            )
-        # lists let each library find its own text type, with its own mark for a missing value; numeric columns
-        # are copied, since a library may look straight at the array it is given
-        columns = {name: v.tolist() if v.dtype == object else v.copy() for name, v in self.X.items()}
-        return replace(self, X=nw.from_dict(columns, backend=backend).to_native())  # type: ignore[arg-type]
 
 
 # --- exact worlds and made-up data ----------------------------------------------------------------------------
