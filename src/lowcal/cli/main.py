@@ -105,7 +105,7 @@ def _sentence(error: Exception, command: str) -> tuple[str, int]:
 
 
 class _Terminated(BaseException):
-    """The process was asked to end; files in the making are removed on the way out."""
+    """SIGTERM was received; unfinished files are removed before the process ends."""
 
 
 @contextmanager

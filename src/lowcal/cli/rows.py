@@ -147,9 +147,9 @@ def subpopulations_of(options: argparse.Namespace, columns: Sequence[str]) -> Su
     if options.subpopulations == "trees":
         return Trees(options.depth or 3, names, **given(options, "min_mass"))
     size, cuts = given(options, "n_bins", "min_mass"), dict(options.cuts or ())
-    strange = next((name for name in cuts if name not in names), None)
-    if strange is not None:
-        raise WrongUsage(f"--cuts names {strange!r}, which is no column of --groups; add it there.")
+    unknown = next((name for name in cuts if name not in names), None)
+    if unknown is not None:
+        raise WrongUsage(f"--cuts names {unknown!r}, which is no column of --groups; add it there.")
     chosen: Any = {name: cuts.get(name) for name in names} if cuts else names
     return Intersections(chosen, depth=options.depth, **size) if (options.depth or 1) > 1 else Groups(chosen, **size)
 
@@ -170,7 +170,7 @@ class FileRows:
     probability: tuple[str | list[str], ...]
     #: The number of rows that are used.
     n: int
-    #: The sample as JSON outputs record it, and in words; nothing if all rows are used.
+    #: The sample, for JSON outputs and as text; empty if all rows are used.
     sampled: dict[str, Any]
     notes: tuple[str, ...]
 

@@ -52,7 +52,7 @@ def say(text: str) -> None:
 
 
 def silence(stream: TextIO) -> None:
-    """Send to nowhere what is still to be written to a stream that failed: Python would complain when it ends."""
+    """Discard what a failed stream has still to write, which Python would report as an error at exit."""
     with suppress(OSError):  # a stream without a number needs none of this
         number = os.open(os.devnull, os.O_WRONLY)
         try:

@@ -1,10 +1,10 @@
-"""Tables that are read batch by batch, as often as wanted, and never held whole.
+"""Tables that are read batch by batch, any number of times, without holding all rows in memory.
 
 A source is an Arrow IPC file or stream, a Parquet file, JSON lines, several of these, a folder or a glob of Parquet and
 Arrow files, an Arrow dataset, or anything that can be read again and again: a list of tables, or a function that
 returns an iterator. A batch is a dict of columns of equal length, at most BATCH_ROWS: NumPy arrays, Arrow arrays in one
-piece, or the series of another data frame. Small Arrow batches are joined. Arrow files are mapped into memory, and what
-was read is given back at once.
+piece, or the series of another data frame. Small Arrow batches are joined. Arrow files are mapped into memory, and
+pages are released after they were read.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def read_whole(rows: object) -> Batch:
     batches = list(source.read(None))
     if not batches:
         raise source.nothing()
-    # the batches of a column are let go as soon as they are joined
+    # the batches of a column are freed as soon as they are joined
     return {name: for_frames(join([batch.pop(name) for batch in batches])) for name in list(batches[0])}
 
 
@@ -363,7 +363,7 @@ def _arrow_schema(path: str, is_stream: bool) -> Any:
 
 
 def _arrow(path: str, schema: Any, names: Sequence[str], is_stream: bool) -> Iterator[Any]:
-    """Yield slices of the record batches of a mapped file; its pages, which would count as memory, are given back."""
+    """Yield slices of the record batches of a mapped file; its pages, which would count as memory, are released."""
     import pyarrow as pa
 
     advice = getattr(mmap, "MADV_DONTNEED", None)

@@ -46,7 +46,7 @@ MISSING = frozenset({"", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL", "Non
 TRUE, FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 
 _SEPARATORS = {",": "','", ";": "';'", "\t": "a tab", "|": "'|'"}
-#: Byte order marks, and the encodings they stand for.
+#: Byte order marks, and their encodings.
 _MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 #: What reading a damaged packed file raises.
 _BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
