@@ -444,6 +444,10 @@ def test_a_table_passes_through_and_columns_are_cached():
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(-1, 126), max_size=70))
 def test_bytes_are_counted_two_at_a_time(codes):
+    known = max(codes, default=-1) + 1
+    expected = [codes.count(code) for code in range(known)] + [codes.count(-1)]
+    for kind in (np.int8, np.int16):
+        assert frames._count(np.array(codes, dtype=kind), known).tolist() == expected
     unsigned = np.array(codes, dtype=np.int8).view(np.uint8)
     assert frames.count_bytes(unsigned).tolist() == np.bincount(unsigned, minlength=256).tolist()
 

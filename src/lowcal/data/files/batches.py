@@ -54,19 +54,23 @@ class Batches:
 
     def read(self, wanted: Sequence[str] | None) -> Generator[Batch, None, None]:
         """Yield batches that have the wanted columns (None: those of the first batch), all of the same kinds."""
-        kinds: dict[str, str | None] = {}
+        kinds: dict[str, tuple[Any, str | None]] = {}
         for k, batch in enumerate(_pieces(self.open(wanted), self.shown)):
             wanted = tuple(batch) if wanted is None else wanted
             self.require(batch, wanted, k)
-            for name in wanted:
-                kind = _kind(batch[name])
-                before = kinds[name] = kinds.get(name) or kind
-                if kind not in (None, before):
-                    raise InvalidInput(
-                        f"Column {name!r} of {self.shown} holds {before} at first, but {kind} in batch {k} (from "
-                        "0). Give every batch the same types."
-                    )
-            yield {name: batch[name] for name in wanted}
+            kept = {name: batch[name] for name in wanted}
+            for name, column in kept.items():
+                type_, before = kinds.get(name, (None, None))
+                own = column.type if is_arrow_array(column) else column.dtype
+                if before is None or type_ != own:
+                    kind = _kind(column)
+                    if None not in (kind, before) and kind != before:
+                        raise InvalidInput(
+                            f"Column {name!r} of {self.shown} holds {before} at first, but {kind} in batch {k} (from "
+                            "0). Give every batch the same types."
+                        )
+                    kinds[name] = own, kind or before
+            yield kept
 
     def nothing(self) -> InvalidInput:
         """Return the error of a source without rows."""
