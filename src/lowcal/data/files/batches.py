@@ -489,7 +489,11 @@ def _of_table(table: Any, shown: str) -> Iterator[Batch]:
 def _columns(table: Any) -> Batch | None:
     """Return the columns of a data frame or of a dict; None of anything else."""
     if isinstance(table, Mapping):
-        return {str(name): np.array(one) if isinstance(one, list | tuple) else one for name, one in table.items()}
+        made: Batch = {
+            str(name): np.array(one) if isinstance(one, list | tuple) else one for name, one in table.items()
+        }
+        is_chunked = {name: is_a(one, "pyarrow", "ChunkedArray") for name, one in made.items()}
+        return {name: one.combine_chunks() if is_chunked[name] else one for name, one in made.items()}
     import narwhals.stable.v2 as nw
 
     try:
