@@ -310,7 +310,7 @@ def test_passes_are_shown(data: Any, here: Path, capsys: Any, monkeypatch: Any) 
 
 def test_json_lines_have_the_types_of_all_their_rows(data: Any, here: Path, monkeypatch: Any) -> None:
     """Also where the first rows have no value, whole numbers come first, or texts look like dates."""
-    monkeypatch.setattr("lowcal.data.files.batches.JSON_BYTES", 2000)
+    monkeypatch.setattr("lowcal.data.files.batches.BATCH_BYTES", 2000)
     frame = data.assign(age=data["age"].where(data.index > 1000), city="2020-01-0" + (data.index % 3 + 1).astype(str))
     records = [{k: None if v != v else v for k, v in row.items()} for row in frame.to_dict(orient="records")]
     records[0]["w"] = 1

@@ -132,7 +132,7 @@ def test_every_backend_gives_the_same_columns(backend):
     assert table.n_rows == 5
     assert table.names == tuple(DATA)
     assert table.is_named
-    assert not table.is_sparse
+    assert table.matrix is None
     same(table.column("text"), categories("text", ("", "a", "b"), [2, -1, 1, 0, 2]))
     same(table.column("number"), numbers("number", [1.5, NAN, NAN, math.inf, -2.0]))
     same(table.column("integer"), numbers("integer", [3, 1, NAN, 2, 3]))
@@ -417,21 +417,19 @@ def test_dicts_of_arrays_and_series():
 def test_sparse(kind):
     dense = np.array([[0, 1.5, 0], [2, 0, 0]])
     table = Table.of(kind(dense))
-    assert table.is_sparse
     assert (table.names, table.n_rows, table.is_named) == (("x0", "x1", "x2"), 2, False)
-    assert table.sparse().format == "csr"
-    np.testing.assert_array_equal(table.sparse().toarray(), dense)
+    assert table.matrix.format == "csr"
+    np.testing.assert_array_equal(table.matrix.toarray(), dense)
     same(table.column(1), numbers("x1", [1.5, 0]))
     np.testing.assert_array_equal(table.numeric(["x2", 0]), dense[:, [2, 0]])
     taken = table.take(np.array([1, 1]))
-    assert taken.is_sparse
-    np.testing.assert_array_equal(taken.sparse().toarray(), dense[[1, 1]])
+    np.testing.assert_array_equal(taken.matrix.toarray(), dense[[1, 1]])
     assert Table.of(kind(dense.astype(bool))).column(0).is_numeric
 
 
 def test_sparse_of_csr_is_not_copied():
     matrix = sparse.csr_array(np.array([[0.0, 1.5], [2.5, 0.0], [0.0, 3.5]]))
-    assert Table.of(matrix).sparse().data is matrix.data
+    assert Table.of(matrix).matrix.data is matrix.data
 
 
 # --- the table ---------------------------------------------------------------------------------------
@@ -555,8 +553,6 @@ def test_sparse_errors():
         Table.of(sparse.csr_array(np.eye(2) * 1j))
     with pytest.raises(InvalidInput, match=r"sparse with shape \(2,\)"):
         Table.of(sparse.coo_array(np.ones(2)))
-    with pytest.raises(InvalidInput, match="X is not a SciPy sparse matrix"):
-        Table.of(np.eye(2)).sparse()
 
 
 def test_dict_errors():

@@ -31,10 +31,6 @@ try:
     report.to_html()
 except lowcal.MissingExtra as error:
     print("asked for:", error)
-try:
-    data.to("pandas")
-except lowcal.MissingExtra as error:
-    print("asked for:", error)
 from lowcal.cli.main import main
 
 assert main(["audit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g"]) == 65
@@ -43,6 +39,5 @@ assert main(["audit", "t.csv", "--label", "y", "--probability", "p", "--groups",
 
 def test_works_without_any_extra(run_python):
     done = run_python("-c", SCRIPT.format(blocked=BLOCKED))
-    assert "pandas" in done.stdout
     assert "pip install 'lowcal[report]'" in done.stdout
     assert done.stderr.splitlines()[-1] == "lowcal: Reading t.csv needs pyarrow: pip install 'lowcal[cli]'."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import narwhals.stable.v2 as nw
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -265,9 +266,10 @@ def test_backends_agree(kind: str) -> None:
     columns = {"g0": source.X["g0"].copy(), "g1": source.X["g1"], "t": source.X["x0"].copy()}
     columns["g0"][::17] = None
     columns["t"][::23] = np.nan
-    table = lowcal.datasets.Dataset(columns, source.y, source.p)
+    lists = {name: column.tolist() if column.dtype == object else column for name, column in columns.items()}
+    frames = [nw.from_dict(lists, backend=backend).to_native() for backend in ("pandas", "polars", "pyarrow")]
     expected = None
-    for X in (columns, *(table.to(backend).X for backend in ("pandas", "polars", "pyarrow"))):
+    for X in (columns, *frames):
         run = multicalibrate(
             source.y,
             source.p,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
 import pytest
 from scipy import sparse
@@ -80,8 +81,9 @@ def test_our_classes_keep_the_rules_for_many_seeds(name: str, seed: int) -> None
 
 @pytest.mark.parametrize("backend", ["pandas", "polars", "pyarrow"])
 def test_tables_of_any_backend_are_taken(backend: str) -> None:
-    X = lowcal.datasets.make_miscalibrated(200, n_columns=2, random_state=0).to(backend).X
-    check_subpopulations(lowcal.Groups(), X)
+    columns = lowcal.datasets.make_miscalibrated(200, n_columns=2, random_state=0).X
+    lists = {name: column.tolist() for name, column in columns.items()}
+    check_subpopulations(lowcal.Groups(), nw.from_dict(lists, backend=backend).to_native())
 
 
 # --- mistakes in a notion ------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def _asked(options: argparse.Namespace, rows: FileRows) -> dict[str, Any]:
 
 
 def _origin(options: argparse.Namespace, rows: FileRows, k: int) -> Origin:
-    """Return what was audited; the file is hashed only if a file says so, and a pipe never."""
+    """Return what was audited; the file is hashed only if a report file records it, and a pipe never."""
     model, file = ", ".join(rows.chosen.probability[k]), "" if options.file == STREAM else options.file
     files = files_of(file) if file and (options.html or options.json) else []
     digest = sha256()
@@ -143,7 +143,7 @@ def _json(data: dict[str, Any]) -> str:
 
 
 def _write(options: argparse.Namespace, text: Callable[[], str], **forms: Callable[[], str]) -> None:
-    """Write the forms asked for, then print: nobody may be reading what is printed."""
+    """Write the files asked for, then print: standard output may be closed."""
     for name, form in forms.items():
         if getattr(options, name):
             put(form().encode(), getattr(options, name))

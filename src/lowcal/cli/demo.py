@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill, indent
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from lowcal.auditing.reports import AuditReport
 from lowcal.cli.terminal import DONE
 from lowcal.data.errors import MissingExtra
 from lowcal.data.frames import Table
-from lowcal.datasets import load_adult
+from lowcal.datasets import Dataset, load_adult
 from lowcal.kernels.simplex import FloatArray, brier, log_loss
 from lowcal.solve.fitting import multicalibrate
 from lowcal.solve.runs import Fit
@@ -43,18 +43,12 @@ NAMES = {"model": "small network, recalibrated", "outcome": "earns more than 50,
 PICTURE, PAGE = "lowcal-demo.png", "lowcal-demo.html"
 
 
-@dataclass(frozen=True, eq=False)
-class AdultRows:
+class AdultRows(NamedTuple):
     """Rows of Adult with the network's probabilities."""
 
-    X: Mapping[str, NDArray[Any]]
+    X: dict[str, NDArray[Any]]
     y: NDArray[Any]
     p: FloatArray
-
-    @property
-    def weight(self) -> FloatArray:
-        """The weight of every row in a mean."""
-        return np.full(len(self.y), 1.0 / len(self.y))
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +94,7 @@ def _prepare(seed: int) -> tuple[AdultRows, AdultRows]:
     order = np.random.default_rng(seed).permutation(len(data.y))
     train, calibrate, test = np.split(order, [TRAIN, TRAIN + CALIBRATE])
     start = perf_counter()
-    p = _train(data.X, data.y, train, seed)
+    p = _train(data, train, seed)
     took = perf_counter() - start
     fitted, unseen = (f"{np.mean((p[rows] > 0.5) == data.y[rows]):.1%}" for rows in (train, test))
     print(f"1. Trained a small network on {TRAIN:,} rows ({took:.1f} s); its accuracy is {fitted} on these,")
@@ -111,19 +105,18 @@ def _prepare(seed: int) -> tuple[AdultRows, AdultRows]:
     return first, second
 
 
-def _train(X: Mapping[str, NDArray[Any]], y: NDArray[Any], rows: NDArray[np.intp], seed: int) -> FloatArray:
+def _train(data: Dataset, rows: NDArray[np.intp], seed: int) -> FloatArray:
     """Return the probabilities, on all rows, of a network trained too long on few rows."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.neural_network import MLPClassifier
 
-    table = Table.of(X)
-    weight = np.zeros(len(y))
+    table, weight = Table.of(data.X), np.zeros(len(data.y))
     weight[rows] = 1.0
     features = learn_features(None, table, weight)(table)
     network = MLPClassifier((32, 32), alpha=0.0, max_iter=400, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # too long is the point, converged is not
-        network.fit(features[rows], y[rows])
+        network.fit(features[rows], data.y[rows])
     return np.asarray(network.predict_proba(features)[:, 1], dtype=np.float64)
 
 
@@ -153,8 +146,9 @@ def _print_levels(judged: list[Level], test: AdultRows) -> None:
 
 def _print_groups(one: Level, test: AdultRows, classes: Subpopulations) -> None:
     """Print on whom the network is wrong: its mean probability and the actual rate."""
-    design = classes.prepare(Table.of(test.X), test.weight).design()
-    sums = design.moments(np.column_stack([test.p, one.calibrated, test.y]) * test.weight[:, None])
+    weight = np.full(len(test.y), 1.0 / len(test.y))
+    design = classes.prepare(Table.of(test.X), weight).design()
+    sums = design.moments(np.column_stack([test.p, one.calibrated, test.y]) * weight[:, None])
     worst = _worst_per_person(one.before)
     wide = max(len(one.before.names[j]) for j in worst) + 1
     print("3. Where it is wrong: the groups with the largest degree-2 violation per person, among those with at least")
@@ -176,7 +170,7 @@ def _worst_per_person(measured: Measurement, n: int = 10) -> list[int]:
 
 def _print_scores(judged: list[Level], degree_two: Level, test: AdultRows) -> None:
     """Print what recalibration does to the usual scores of the whole held-out sample."""
-    y, weight = test.y[:, None].astype(np.float64), test.weight
+    y, weight = test.y[:, None].astype(np.float64), np.full(len(test.y), 1.0 / len(test.y))
     print("4. The usual scores on the held-out rows (lower is better):\n")
     print(f"   {'':<15}{'Brier':>9}{'log loss':>10}")
     for name, p in [("the network", test.p), *((one.notion, one.calibrated) for one in judged)]:

@@ -8,7 +8,7 @@ from shlex import quote
 from textwrap import fill
 from typing import Any
 
-from lowcal.cli.rows import LABEL, FileRows, given, is_open, open_file, read_rows, split_names, subpopulations_of
+from lowcal.cli.rows import LABEL, FileRows, given, is_automatic, open_file, read_rows, split_names, subpopulations_of
 from lowcal.cli.terminal import DONE, check_outputs, is_wanted, put, say
 from lowcal.data.errors import sentence
 from lowcal.data.files.tables import STREAM
@@ -47,7 +47,7 @@ def _fit(options: argparse.Namespace, rows: FileRows) -> tuple[Fit, str]:
     """Let cross-validation choose, or fit the notion that was asked for; return the fit and its description."""
     how: dict[str, Any] = {"progress": is_wanted(options), "random_state": options.seed, **rows.weights}
     data = (LABEL, rows.probability[0], rows.X)
-    if is_open(options):
+    if is_automatic(options):
         fit = recalibrate(*data, groups=split_names(options.groups, rows.chosen.columns) or None, **how)
         return fit, f"{fit}\n\n{_AUDIT}"
     records: list[Record] = []

@@ -62,7 +62,7 @@ _level = _number("number between 0 and 1", lambda x: 0 < x < 1)
 
 
 def _separator(text: str) -> str:
-    sign = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}.get(text, text)
+    sign = "\t" if text in ("tab", "\\t") else text
     if len(sign) != 1 or not sign.isascii() or sign in '"\r\n' or sign.isalnum():
         raise argparse.ArgumentTypeError(f"{text!r} can't separate fields; give one character, or the word tab")
     return sign

@@ -1,4 +1,4 @@
-"""The command `lowcal`: words in, files out. Errors are one sentence on standard error, never a traceback."""
+"""The command `lowcal`: it runs a verb and returns its exit code. Errors are one sentence, never a traceback."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _attempt(options: argparse.Namespace) -> int:
     outputs = [getattr(options, name, None) for name in ("out", "html", "json", "markdown")]
     left = "the output is incomplete" if "-" in outputs else "nothing was written"
     try:
-        with _manners():
+        with _signals_and_warnings():
             file = import_module(f"lowcal.cli.{_FILES.get(options.command, options.command)}")
             code: int = getattr(file, f"run_{options.command}")(options)
             return code
@@ -105,12 +105,12 @@ def _sentence(error: Exception, command: str) -> tuple[str, int]:
 
 
 class _Terminated(BaseException):
-    """The process was asked to end; files in the making are removed on the way out."""
+    """SIGTERM was received; unfinished files are removed before the process ends."""
 
 
 @contextmanager
-def _manners() -> Iterator[None]:
-    """Warnings are sentences (an audit's are part of its report), and a request to end is an exception."""
+def _signals_and_warnings() -> Iterator[None]:
+    """Print warnings as sentences (an audit's are part of its report), and turn SIGTERM into an exception."""
 
     def end(_signal: int, _frame: FrameType | None) -> None:
         raise _Terminated

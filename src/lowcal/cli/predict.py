@@ -126,7 +126,7 @@ class Recalibrator:
             for name, known in self.columns.items()
         }
         #: Columns of which no value was known to the model so far, each with a value.
-        self.strange: dict[str, Any] = {name: None for name, known in self.columns.items() if known}
+        self.unknown: dict[str, Any] = {name: None for name, known in self.columns.items() if known}
         self.n_rows = 0
         self.explains = explains
         #: The explanation of the first row.
@@ -170,17 +170,17 @@ class Recalibrator:
         check_probabilities(self.probability, given, before)
         read = [read_column(arrays[name], decimal, name, reader, before) for name, reader in self.readers.items()]
         for column in read:
-            if column.name in self.strange:
+            if column.name in self.unknown:
                 values = [value for value in column.distinct()[0] if value is not None]
                 if not set(values).isdisjoint(self.columns[column.name] or ()):
-                    del self.strange[column.name]
-                elif values and self.strange[column.name] is None:
-                    self.strange[column.name] = values[0]
-        return arrange(given, self.places), Table(list(self.columns), len(given[0]), read.__getitem__, is_named=True)
+                    del self.unknown[column.name]
+                elif values and self.unknown[column.name] is None:
+                    self.unknown[column.name] = values[0]
+        return arrange(given, self.places), Table(tuple(self.columns), len(given[0]), read.__getitem__, is_named=True)
 
     def warn(self) -> None:
         """Name the columns of which the model knows no value at all."""
-        for name, value in self.strange.items():
+        for name, value in self.unknown.items():
             known = self.columns[name] or ()
             some = ", ".join(map(repr, known[:3])) + (", ..." if len(known) > 3 else "")
             if value is not None:
@@ -215,9 +215,9 @@ def _levels(data: Any) -> Iterator[Mapping[str, Any]]:
 def read_column(
     values: Any, decimal: str | None, name: str, reader: Callable[[str], Any] | None, before: int
 ) -> Column:
-    """Return a column of a batch as a model reads it: by the kind of its own categories, whatever the file looks like.
+    """Return a column of a batch by the kind of the model's categories, not by that of the values in the batch.
 
-    So a batch that happens to hold only '1' and '2' of a text column stays text.
+    A batch that happens to hold only '1' and '2' of a text column stays text.
     """
     if reader is None:
         is_typed = decimal is None and not is_text(values)  # dates too

@@ -28,14 +28,14 @@ from lowcal.rows.reading import Sampling
 from lowcal.solve.homes import is_far
 from lowcal.subpopulations import Groups, Intersections, Linear, Subpopulations, Trees
 
-#: The columns of labels, probabilities and weights that the library is given, by names that no column of a file has.
-LABEL, PROBABILITY, WEIGHT, FREQUENCY = "--label", "--probability", "--weight", "--frequency-weight"
+#: The columns of labels and probabilities that the library is given, by names that no column of a file has.
+LABEL, PROBABILITY = "--label", "--probability"
 #: This many different labels are looked at.
 MOST_LABELS = 1 << 16
 #: More different texts than this are identifiers, not groups.
 MOST_TEXTS = 1_000_000
 #: Options that ask a fit for a notion, a class, a target or a solver; without any of them cross-validation chooses.
-ASKED = (
+FIT_OPTIONS = (
     *("notion", "alpha", "per_person", "min_share", "depth", "n_bins", "cuts", "min_mass", "subpopulations"),
     *("solver", "geometry", "validation_fraction", "max_updates"),
 )
@@ -56,9 +56,9 @@ def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 
-def is_open(options: argparse.Namespace) -> bool:
-    """Whether a fit is asked for the best predictions and no more: neither a notion nor a class nor a target."""
-    return options.command == "fit" and not (given(options, *ASKED) or options.no_guard)
+def is_automatic(options: argparse.Namespace) -> bool:
+    """Whether cross-validation chooses the fit: no option asks for a notion, a class, a target or a solver."""
+    return options.command == "fit" and not (given(options, *FIT_OPTIONS) or options.no_guard)
 
 
 # --- columns ------------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class Chosen:
 
     label: str
     probability: tuple[tuple[str, ...], ...]
-    #: The library's names of weights, and the columns that hold them.
+    #: The library's keywords for weights, and the columns that hold them.
     weights: dict[str, str]
     #: The columns that must hold numbers, each once.
     numbers: list[str]
@@ -84,13 +84,13 @@ def _choose_columns(options: argparse.Namespace, table: FileTable, sets: Sequenc
     categorical = frozenset(split_names(options.categorical, table.names))
     if options.frequency_weight is not None and options.sample is not None:
         raise WrongUsage("--sample draws rows, not what they stand for; leave it out, or give no --frequency-weight.")
-    if options.frequency_weight is not None and is_open(options):
+    if options.frequency_weight is not None and is_automatic(options):
         raise WrongUsage(
             "Cross-validation needs single rows; with --frequency-weight, ask for one fit by --groups with "
             "--alpha or --notion."
         )
-    roles = {WEIGHT: options.weight, FREQUENCY: options.frequency_weight}
-    weights = {role: name for role, name in roles.items() if name is not None}
+    keywords = {"sample_weight": options.weight, "frequency_weight": options.frequency_weight}
+    weights = {keyword: name for keyword, name in keywords.items() if name is not None}
     numbers = list(dict.fromkeys([name for names in (*probability, weights.values()) for name in names]))
     taken, by = [options.label, *numbers], [] if getattr(options, "by", None) is None else [options.by]
     columns = (*_subpopulation_columns(options, table, [*taken, *by]), *by)
@@ -126,7 +126,7 @@ def _subpopulation_columns(options: argparse.Namespace, table: FileTable, taken:
     """Return the columns that the subpopulations are functions of."""
     groups, features = (split_names(names, table.names) for names in (options.groups, options.features))
     rest = [name for name in table.names if name and name not in taken]
-    if is_open(options):
+    if is_automatic(options):
         return list(dict.fromkeys([*groups, *features])) or rest
     if options.subpopulations in ("trees", "linear"):
         if groups:
@@ -147,9 +147,9 @@ def subpopulations_of(options: argparse.Namespace, columns: Sequence[str]) -> Su
     if options.subpopulations == "trees":
         return Trees(options.depth or 3, names, **given(options, "min_mass"))
     size, cuts = given(options, "n_bins", "min_mass"), dict(options.cuts or ())
-    strange = next((name for name in cuts if name not in names), None)
-    if strange is not None:
-        raise WrongUsage(f"--cuts names {strange!r}, which is no column of --groups; add it there.")
+    unknown = next((name for name in cuts if name not in names), None)
+    if unknown is not None:
+        raise WrongUsage(f"--cuts names {unknown!r}, which is no column of --groups; add it there.")
     chosen: Any = {name: cuts.get(name) for name in names} if cuts else names
     return Intersections(chosen, depth=options.depth, **size) if (options.depth or 1) > 1 else Groups(chosen, **size)
 
@@ -170,15 +170,14 @@ class FileRows:
     probability: tuple[str | list[str], ...]
     #: The number of rows that are used.
     n: int
-    #: The sample as JSON outputs record it, and in words; nothing if all rows are used.
+    #: The sample, for JSON outputs and as text; empty if all rows are used.
     sampled: dict[str, Any]
     notes: tuple[str, ...]
 
     @property
     def weights(self) -> dict[str, str]:
         """The columns of weights, as keywords."""
-        words = {WEIGHT: "sample_weight", FREQUENCY: "frequency_weight"}
-        return {words[role]: role for role in self.chosen.weights}
+        return {keyword: f"--{keyword}" for keyword in self.chosen.weights}
 
 
 def read_rows(options: argparse.Namespace, table: FileTable, *against: Sequence[str]) -> FileRows:
@@ -224,7 +223,7 @@ def _survey(
         read = {name: numbers(arrays[name], table.decimal, name, before) for name in chosen.numbers}
         for names in chosen.probability:
             check_probabilities(names, [read[name] for name in names], before)
-        if (name := chosen.weights.get(WEIGHT)) is not None:
+        if (name := chosen.weights.get("sample_weight")) is not None:
             w = read[name]
             _refuse(~((w >= 0.0) & (w < np.inf)), name, w, before, "the weight {:g} is negative or infinite.")
 
@@ -254,26 +253,24 @@ def _convert(
         for s, names in enumerate(chosen.probability):
             p = arrange([numbers(arrays[name]) for name in names], places[s])
             made |= {f"{PROBABILITY} {s} {k}": p if p.ndim == 1 else p[:, k] for k in range(len(names))}
-        made |= {role: numbers(arrays[name]) for role, name in chosen.weights.items()}
+        made |= {f"--{keyword}": numbers(arrays[name]) for keyword, name in chosen.weights.items()}
         yield made | {name: arrays[name] for name in chosen.columns}
 
 
 def _check_far(options: argparse.Namespace, table: FileTable, chosen: Chosen) -> None:
     """Refuse what needs all rows in memory."""
-    if is_open(options):
-        what, instead = "cross-validation", "ask for one fit by --groups with --alpha or --notion"
-    elif len(chosen.probability) > 1:
-        what, instead = "--against", "audit one probability after the other"
-    elif options.subpopulations == "linear":
-        what, instead = "--subpopulations linear", "use groups or trees"
-    elif getattr(options, "by", None) is not None:
-        what, instead = "--by", "give fewer windows"
-    else:
-        return
-    raise InvalidInput(
-        f"{table.shown} does not fit into memory, which {what} needs; {instead}, or use a random sample of the rows "
-        "with --sample."
+    in_memory = (
+        (is_automatic(options), "cross-validation", "ask for one fit by --groups with --alpha or --notion"),
+        (len(chosen.probability) > 1, "--against", "audit one probability after the other"),
+        (options.subpopulations == "linear", "--subpopulations linear", "use groups or trees"),
+        (getattr(options, "by", None) is not None, "--by", "give fewer windows"),
     )
+    for is_wanted, what, instead in in_memory:
+        if is_wanted:
+            raise InvalidInput(
+                f"{table.shown} does not fit into memory, which {what} needs; {instead}, or use a random sample of the "
+                "rows with --sample."
+            )
 
 
 # --- probabilities ------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ class WrongUsage(LowcalError):
 
 
 def open_streams() -> None:
-    """Give closed outputs a place where nothing arrives, and write letters that a stream does not know as escapes."""
+    """Replace closed streams by the null device, and let streams escape the characters that they can't encode."""
     if None in (sys.stdin, sys.stdout, sys.stderr):
         # no file of ours may get the number of a stream
         while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -52,7 +52,7 @@ def say(text: str) -> None:
 
 
 def silence(stream: TextIO) -> None:
-    """Send to nowhere what is still to be written to a stream that failed: Python would complain when it ends."""
+    """Discard what a failed stream has still to write, which Python would report as an error at exit."""
     with suppress(OSError):  # a stream without a number needs none of this
         number = os.open(os.devnull, os.O_WRONLY)
         try:

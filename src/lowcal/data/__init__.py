@@ -1,1 +1,1 @@
-"""Data at the border: tables, outcomes, files, and data sets that ship."""
+"""Input: tables, outcomes and files are read and checked; also errors, progress, saved values and ONNX graphs."""

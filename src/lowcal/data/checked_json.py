@@ -366,7 +366,7 @@ class Plain:
 
 
 def _read_number(value: Any) -> float | None:
-    """Return what stands for a number as a float, None if it is none that a float holds exactly."""
+    """Return a number as a float, None if the value is no number or a float can't hold it exactly."""
     if type(value) is float:
         return value
     if type(value) is str:

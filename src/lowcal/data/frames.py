@@ -1,7 +1,6 @@
-"""The one door for data: any kind of table comes in, arrays and integer codes come out.
+"""Tables of any kind in, arrays and integer codes out.
 
-Above this file nothing knows about data frames. A column is read when it is first asked for, and is one
-of two things:
+No other module depends on a data frame library. A column is converted when it is first used, and is one of two things:
 
 - numbers (integers, floats, decimals): float64, with NaN for every missing value; infinities are kept; whole numbers
   that float64 rounds (beyond 2^53) keep their identity where values are looked up; dates, with or without a time of
@@ -44,10 +43,6 @@ MISSING, UNSEEN = -1, -2
 _BOOLEANS = (False, True)
 _DATES = (date, np.datetime64)
 _REFUSED = (*_DATES, time, timedelta, np.timedelta64, bytes, complex, np.complexfloating)
-_ACCEPTED = (
-    "a data frame (pandas, polars, Arrow or another that narwhals reads), a NumPy array with one or two "
-    "dimensions, a SciPy sparse matrix, a dict of columns or a list of rows"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +129,7 @@ class Column:
         return {}
 
     def encode(self, categories: Categories) -> NDArray[np.int32]:
-        """Code this column in somebody else's categories: -1 is missing, -2 is unseen.
+        """Return the place of each row's value among given categories: -1 is missing, -2 is unseen.
 
         Values are compared as Python compares them: 1, 1.0 and True are the same, 1 and "1" are not. So
         a numeric column can be coded in categories that were fitted on booleans or integers.
@@ -144,7 +139,7 @@ class Column:
     def look_up(
         self, numbers: Mapping[Any, int], missing: int, unseen: int, kind: type[np.integer[Any]] | np.dtype[Any]
     ) -> NDArray[Any]:
-        """Give each row the number of its value, in one pass over the rows."""
+        """Return the number of each row's value, in one pass over the rows."""
         own, places = self.distinct()
         new, dtype = [missing if v is None else numbers.get(v, unseen) for v in own], np.dtype(kind)
         held = int(places.max(initial=-1)) + 1
@@ -162,7 +157,7 @@ class Column:
         return replace(self, places=self.places[rows])
 
     def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
-        """Give the distinct values, all digits kept, and the place of each row's; missing is None, -1, or the last."""
+        """Return the distinct values, all digits kept, and each row's place; missing is None, -1, or the last."""
         if self.raw is None:
             assert self.places is not None
             return self.scalars, self.places
@@ -183,6 +178,7 @@ def _exact(name: str, scalars: Sequence[float | None], places: NDArray[Any]) -> 
     return Column(name, None, scalars, places)
 
 
+@dataclass(eq=False, repr=False)
 class Table:
     """The columns of X, by name, each converted when first asked for and then kept.
 
@@ -200,23 +196,18 @@ class Table:
     ('x0', 'x1')
     """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        n_rows: int,
-        read: Callable[[int], Column],
-        *,
-        is_named: bool,
-        matrix: Any = None,
-        source: NDArray[Any] | Sequence[Any] | None = None,
-    ) -> None:
-        self.names = tuple(names)
-        self.n_rows = n_rows
-        self.is_named = is_named
-        self._read = read
-        self._matrix = matrix
-        self._source = source
-        self._cache: dict[int, Column] = {}
+    names: tuple[str, ...]
+    n_rows: int
+    #: Converts the column at a position.
+    read: Callable[[int], Column]
+    is_named: bool
+    #: The CSR matrix of a sparse X in float64, not to be written to; None of other X.
+    matrix: Any = None
+    #: X as it was given, where it is an array of numbers or columns of arrays and series.
+    source: NDArray[Any] | Sequence[Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._columns: dict[int, Column] = {}
         self._position = {name: i for i, name in enumerate(self.names)}
         if len(self._position) < len(self.names):
             raise _duplicates(self.names)
@@ -240,16 +231,16 @@ class Table:
         return _of_frame(X)
 
     def column(self, name: str | int) -> Column:
-        """Give one column by its name or, for an integer that names no column, by its position."""
+        """Return one column by its name or, for an integer that names no column, by its position."""
         position = self._find(name)
-        if position not in self._cache:
-            self._cache[position] = self._read(position)
-        return self._cache[position]
+        if position not in self._columns:
+            self._columns[position] = self.read(position)
+        return self._columns[position]
 
     def numeric(self, names: Sequence[str | int]) -> FloatArray:
-        """Give some numeric columns as a matrix with a row for each row of X, NaN for missing."""
-        if self._matrix is not None:
-            return np.asarray(self._matrix[:, [self._find(name) for name in names]].toarray(), dtype=np.float64)
+        """Return some numeric columns as a matrix with a row for each row of X, NaN for missing."""
+        if self.matrix is not None:
+            return np.asarray(self.matrix[:, [self._find(name) for name in names]].toarray(), dtype=np.float64)
         matrix = np.empty((self.n_rows, len(names)))
         for j, name in enumerate(names):
             column = self.column(name)
@@ -260,34 +251,34 @@ class Table:
         return matrix
 
     def take(self, rows: NDArray[np.intp]) -> Table:
-        """Give the same columns on some rows, in that order, repeats allowed.
+        """Return the same columns on some rows, in that order, repeats allowed.
 
         A column keeps its kind but loses the categories that do not occur in these rows. The conversion
         is done once for all the tables taken from this one.
         """
         rows = np.arange(self.n_rows)[rows]
-        if self._matrix is not None:
-            return _of_sparse(self._matrix[rows])
-        if isinstance(self._source, np.ndarray) and self._source.dtype.itemsize == 1:
-            return _of_array(self._source[rows])
-        return Table(self.names, len(rows), lambda k: self.column(self.names[k]).take(rows), is_named=self.is_named)
+        if self.matrix is not None:
+            return _of_sparse(self.matrix[rows])
+        if isinstance(self.source, np.ndarray) and self.source.dtype.itemsize == 1:
+            return _of_array(self.source[rows])
+        return Table(self.names, len(rows), lambda k: self.column(self.names[k]).take(rows), self.is_named)
 
     def joined(self, names: Sequence[str], numbers: FloatArray) -> Table:
-        """Give the same columns and, after them, those of a matrix of numbers."""
+        """Return the same columns and, after them, those of a matrix of numbers."""
         own = len(self.names)
 
         def read(k: int) -> Column:
             return self.column(self.names[k]) if k < own else _from_array(names[k - own], numbers[:, k - own])
 
-        return Table([*self.names, *names], self.n_rows, read, is_named=self.is_named)
+        return Table((*self.names, *names), self.n_rows, read, self.is_named)
 
     def without(self, names: Sequence[str]) -> Table:
-        """Give the other columns."""
-        kept = [name for name in self.names if name not in names]
-        return Table(kept, self.n_rows, lambda k: self.column(kept[k]), is_named=self.is_named)
+        """Return the other columns."""
+        kept = tuple(name for name in self.names if name not in names)
+        return Table(kept, self.n_rows, lambda k: self.column(kept[k]), self.is_named)
 
     def array(self, name: str) -> NDArray[Any]:
-        """Give one column as an array: numbers, truth values, or objects with None for missing."""
+        """Return one column as an array: numbers, truth values, or objects with None for missing."""
         column = self.column(name)
         if column.is_numeric:
             return column.numbers
@@ -297,22 +288,22 @@ class Table:
         return np.array([*values, None], dtype=object)[np.where(codes < 0, len(values), codes)]
 
     def name_of(self, name: str | int) -> str:
-        """Give the name of a column, given its name or its position; nothing is converted."""
+        """Return the name of a column, given its name or its position; nothing is converted."""
         return self.names[self._find(name)]
 
     def named(self, names: Sequence[str]) -> Table:
-        """Give the same columns under other names."""
-        return Table(names, self.n_rows, self._read, is_named=True, matrix=self._matrix, source=self._source)
+        """Return the same columns under other names."""
+        return replace(self, names=tuple(names), is_named=True)
 
     def held(self, names: Sequence[str | int]) -> NDArray[Any] | None:
-        """Give numeric or boolean columns as one array of the type that X holds them in; None if types differ.
+        """Return numeric or boolean columns as one array of the type that X holds them in; None if types differ.
 
         Nothing is converted to float64, and an array whose columns are all asked for, in order, is given as it is.
         """
         positions = [self._find(name) for name in names]
-        if isinstance(self._source, np.ndarray):
-            return self._source if positions == list(range(len(self.names))) else self._source[:, positions]
-        columns = [_plain(self._source[k]) for k in positions] if self._source is not None else []
+        if isinstance(self.source, np.ndarray):
+            return self.source if positions == list(range(len(self.names))) else self.source[:, positions]
+        columns = [_plain(self.source[k]) for k in positions] if self.source is not None else []
         kinds = {None if column is None else column.dtype for column in columns}
         if len(kinds) != 1 or None in kinds:
             return None
@@ -320,17 +311,6 @@ class Table:
         for j, column in enumerate(columns):
             matrix[:, j] = column
         return matrix
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether X is a SciPy sparse matrix."""
-        return self._matrix is not None
-
-    def sparse(self) -> Any:
-        """Give the CSR matrix of a sparse X in float64, not to be written to; nothing is made dense."""
-        if self._matrix is None:
-            raise InvalidInput("X is not a SciPy sparse matrix; use numeric() for its columns.")
-        return self._matrix
 
     def _find(self, name: str | int) -> int:
         """Find the position of a column."""
@@ -352,7 +332,7 @@ def _of_columns(names: Sequence[str], columns: Sequence[Any], n_rows: int, is_na
     def read(k: int) -> Column:
         return (_from_array if isinstance(columns[k], np.ndarray) else _from_series)(names[k], columns[k])
 
-    return Table(names, n_rows, read, is_named=is_named, source=source)
+    return Table(tuple(names), n_rows, read, is_named, source=source)
 
 
 def _of_array(X: NDArray[Any]) -> Table:
@@ -372,13 +352,12 @@ def _of_sparse(X: Any) -> Table:
     if X.ndim != 2 or X.dtype.kind not in "biuf":
         raise InvalidInput(f"X is sparse with shape {X.shape} and type {X.dtype}; give a matrix of numbers.")
     matrix = X.tocsr().astype(np.float64, copy=False)
-    n_rows, n_columns = matrix.shape
-    names = _numbered(n_columns)
+    names = tuple(_numbered(matrix.shape[1]))
 
     def read(k: int) -> Column:
         return Column(names[k], matrix[:, [k]].toarray()[:, 0])
 
-    return Table(names, n_rows, read, is_named=False, matrix=matrix)
+    return Table(names, matrix.shape[0], read, is_named=False, matrix=matrix)
 
 
 def _of_mapping(X: Mapping[Any, Any]) -> Table:
@@ -413,10 +392,7 @@ def _of_frame(X: object) -> Table:
         names, series = [str(name) for name in X.columns], [column for _, column in X.items()]
         return _of_columns(names, series, len(X), is_named=True, source=series)
     try:
-        try:
-            frame: Any = nw.from_native(X, allow_series=True)
-        except TypeError as error:
-            raise InvalidInput(f"X is {_type_name(X)}, which can't be read; give {_ACCEPTED}.") from error
+        frame: Any = nw.from_native(X, allow_series=True)
         if frame.implementation.is_dask() or frame.implementation.is_spark_like():
             raise InvalidInput(
                 f"X is {_type_name(X)}, whose rows lie on a cluster; collect the rows you want, as in X.compute() for "
@@ -427,13 +403,19 @@ def _of_frame(X: object) -> Table:
         columns = [frame] if isinstance(frame, nw.Series) else list(frame.iter_columns())
     except DuplicateError as error:
         raise InvalidInput(f"X has several columns of the same name; rename them. {error}") from error
+    except TypeError as error:
+        raise InvalidInput(
+            f"X is {_type_name(X)}, which can't be read; give a data frame (pandas, polars, Arrow or another that "
+            "narwhals reads), a NumPy array with one or two dimensions, a SciPy sparse matrix, a dict of columns or a "
+            "list of rows."
+        ) from error
     if isinstance(frame, nw.Series) and frame.name in (None, ""):
         return _of_columns(_numbered(1), columns, len(frame), is_named=False, source=columns)
     return _of_columns([str(column.name) for column in columns], columns, len(frame), is_named=True, source=columns)
 
 
 def column_like(X: Any, name: str, values: NDArray[Any]) -> Any:
-    """Give values as a column of the kind that a data frame X has; as they are for other forms of X."""
+    """Return values as a column of the kind that a data frame X has; as they are for other forms of X."""
     import narwhals.stable.v2 as nw
 
     if isinstance(X, Table | Mapping) or nw.from_native(X, pass_through=True) is X:
@@ -540,7 +522,7 @@ def _from_series(name: str, series: Any) -> Column:
 
 
 def _array(series: nw.Series[Any]) -> NDArray[Any]:
-    """Give a series without nulls as an array; Arrow in one piece is not copied."""
+    """Return a series without nulls as an array; Arrow in one piece is not copied."""
     native: Any = series.to_native()
     if series.implementation.is_pyarrow() and native.num_chunks == 1:
         return np.asarray(native.chunk(0).to_numpy(zero_copy_only=False))
@@ -548,7 +530,7 @@ def _array(series: nw.Series[Any]) -> NDArray[Any]:
 
 
 def _plain(column: Any) -> NDArray[Any] | None:
-    """Give an array or series of numbers or booleans as an array of its own type; None if it has nulls or others."""
+    """Return an array or series of numbers or booleans as an array of its own type; None if it has nulls or others."""
     if not isinstance(column, np.ndarray):
         import narwhals.stable.v2 as nw
 
@@ -560,7 +542,7 @@ def _plain(column: Any) -> NDArray[Any] | None:
 
 
 def _floats(series: nw.Series[Any]) -> FloatArray:
-    """Give the numbers of a series, NaN for null."""
+    """Return the numbers of a series, NaN for null."""
     import narwhals.stable.v2 as nw
 
     if series.dtype.is_integer():  # Arrow refuses to round those beyond 2^53
@@ -571,7 +553,7 @@ def _floats(series: nw.Series[Any]) -> FloatArray:
 
 
 def _factorise(name: str, values: list[Any]) -> tuple[list[Any], NDArray[np.intp]]:
-    """Give the distinct values, in order of appearance, and the position of each row's."""
+    """Return the distinct values, in order of appearance, and the position of each row's."""
     try:
         place = {value: i for i, value in enumerate(dict.fromkeys(values))}
     except TypeError as error:
@@ -580,7 +562,7 @@ def _factorise(name: str, values: list[Any]) -> tuple[list[Any], NDArray[np.intp
 
 
 def _factorise_series(series: nw.Series[Any]) -> tuple[list[Any], NDArray[Any]]:
-    """Do the same natively; null is -1."""
+    """Return the distinct values and the position of each row's, by the library of the series; null is -1."""
     import narwhals.stable.v2 as nw
 
     native: Any = series.to_native()
@@ -603,7 +585,7 @@ def _factorise_series(series: nw.Series[Any]) -> tuple[list[Any], NDArray[Any]]:
 
 
 def _factorise_pandas(native: Any) -> tuple[list[Any], NDArray[Any]]:
-    """Do the same for a series of pandas."""
+    """Return the distinct values and the position of each row's in a pandas series; missing is -1."""
     codes, distinct = native.factorize()
     return distinct.tolist(), codes
 
@@ -624,7 +606,7 @@ def _categorise(name: str, distinct: Sequence[Any], codes: NDArray[Any], *, infe
 
 
 def _moment(value: Any) -> np.datetime64:
-    """Give a date in UTC to the microsecond; pandas' own converts itself."""
+    """Return a date in UTC to the microsecond; pandas' own converts itself."""
     if is_missing(value):
         return np.datetime64("NaT", "us")
     if hasattr(value, "to_datetime64"):
@@ -683,7 +665,7 @@ def count_bytes(codes: NDArray[np.uint8]) -> NDArray[np.intp]:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value stands for none; pandas' own are known by their type's name."""
+    """Whether a value is missing; pandas' own marks are known by their type's name."""
     return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
 
 

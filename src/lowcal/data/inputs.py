@@ -1,4 +1,4 @@
-"""The border: outcomes, probabilities and weights are checked here once, and trusted inside.
+"""Validation: outcomes, probabilities and weights are checked here once, and trusted inside.
 
 Every error says what is wrong, where (row, column), what was given and what to do.
 """
@@ -63,7 +63,7 @@ class Layout:
 class Outcomes:
     """Checked data: y and p of shape (n, d), weights that sum to one, and the layout.
 
-    `copies` is the number of rows that each stands for, and its weight is that of all of them; None: every row is one.
+    `copies` is the number of rows that each row represents, and its weight is that of all of them; None: one each.
     """
 
     y: FloatArray
@@ -310,7 +310,7 @@ def read_weight(sample_weight: ArrayLike | None, n: int) -> FloatArray:
 
 
 def read_copies(frequency_weight: ArrayLike, n: int) -> IntArray:
-    """Return how many rows each row stands for.
+    """Return how many rows each row represents.
 
     >>> read_copies([2.0, 0, 1], 3)
     array([2, 0, 1])
@@ -374,7 +374,7 @@ def _read_y(
 
 
 def check_occurring(codes: NDArray[np.intp], known: Sequence[Any]) -> None:
-    """Check the labels of the rows with weight, where nobody has named the classes.
+    """Check the labels of the rows with weight, where the classes were not given.
 
     Labels may be counted from 1: all are there but 0, which would be so without the last class too.
     """

@@ -2,7 +2,7 @@
 
 Families and weights write themselves into a graph by a method `onnx`; the package onnx is imported at the end, when
 the graph becomes a model. All arithmetic is in doubles. Numbers and booleans are doubles, NaN for missing; text is a
-string, and one word, by default the empty one, stands for missing.
+string, and one word, by default the empty one, marks a missing value.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Graph:
         return self._known[key]
 
     def rename(self, value: Value, name: str) -> None:
-        """Give the last result the name of an output."""
+        """Make a value the output of this name."""
         self.nodes.append(("Identity", (value,), name, {}))
 
     def cast(self, value: Value, kind: str) -> Value:
@@ -169,7 +169,7 @@ class GraphColumns:
 
     Parameters
     ----------
-    missing : the text that stands for a missing value.
+    missing : the text that marks a missing value.
     text : the columns that are given as text.
     names : column -> name of its input; empty where `places` is given.
     places : column -> its place in the input X, where X is one matrix of numbers.

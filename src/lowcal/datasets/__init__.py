@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -13,12 +13,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.errors import InvalidInput, load_extra, sentence, suggest
+from lowcal.data.errors import InvalidInput, check_choice, sentence
 
 __all__ = ["Dataset", "load_adult", "make_miscalibrated", "parity_square", "two_halves"]
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: The checksum of the shipped file of UCI Adult.
 SHA256 = "29c4fe1a63361e4b5284df21b9797bf39fd3dfb2c593a19609d5bd4315348e50"
@@ -35,8 +34,9 @@ class Dataset:
 
     Parameters
     ----------
-    X : dict of str to ndarray, or after `to` a frame
-        Named columns; text columns are object arrays of str, with None where the value is missing.
+    X : dict of str to ndarray
+        Named columns, as `pandas.DataFrame(X)` takes them; text columns are object arrays of str, with None
+        where the value is missing.
     y : ndarray of int, shape (n,)
         Labels 0, 1, ..., l - 1.
     p : ndarray or None
@@ -52,7 +52,7 @@ class Dataset:
     Dataset(2 rows, columns x; two rows)
     """
 
-    X: Any
+    X: dict[str, NDArray[Any]]
     y: NDArray[np.int64]
     p: NDArray[np.float64] | None = None
     f_star: NDArray[np.float64] | None = None
@@ -60,10 +60,7 @@ class Dataset:
     description: str = ""
 
     def __repr__(self) -> str:
-        import narwhals.stable.v2 as nw
-
-        names = self.X if isinstance(self.X, dict) else nw.from_native(self.X, eager_only=True).columns
-        return f"Dataset({len(self.y)} rows, columns {', '.join(names)}; {self.description})"
+        return f"Dataset({len(self.y)} rows, columns {', '.join(self.X)}; {self.description})"
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> Dataset:
         """Return some of the rows.
@@ -71,44 +68,9 @@ class Dataset:
         >>> Dataset({"x": np.array([1, 2, 3])}, np.array([0, 1, 1]))[1:].X["x"]
         array([2, 3])
         """
-        import narwhals.stable.v2 as nw
-
-        is_plain = isinstance(self.X, dict)
-        X = {k: v[rows] for k, v in self.X.items()} if is_plain else nw.from_native(self.X)[rows].to_native()
+        X = {name: column[rows] for name, column in self.X.items()}
         p, f_star, weight = (None if each is None else each[rows] for each in (self.p, self.f_star, self.sample_weight))
         return Dataset(X, self.y[rows], p, f_star, weight, self.description)
-
-    def to(self, backend: str) -> Dataset:
-        """Return the same data set with X as a frame of another library.
-
-        Parameters
-        ----------
-        backend : "pandas", "polars" or "pyarrow"
-            The library, which must be installed.
-
-        >>> data = Dataset({"x": np.array([1, 2])}, np.array([0, 1]))
-        >>> data.to("polars").X.shape  # doctest: +SKIP
-        (2, 1)
-        """
-        import narwhals.stable.v2 as nw
-
-        _check_choice("backend", backend, ("pandas", "polars", "pyarrow"))
-        load_extra(backend, f"to({backend!r}) needs {backend}: pip install {backend}")
-        if not isinstance(self.X, dict):
-            raise InvalidInput(
-                f"X is already a frame of {type(self.X).__module__.split('.')[0]}; "
-                f"call to({backend!r}) on the data set it was made from"
-            )
-        # lists let each library find its own text type, with its own mark for a missing value; numeric columns
-        # are copied, since a library may look straight at the array it is given
-        columns = {name: v.tolist() if v.dtype == object else v.copy() for name, v in self.X.items()}
-        return replace(self, X=nw.from_dict(columns, backend=backend).to_native())  # type: ignore[arg-type]
-
-
-def _check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        hint = suggest(str(value), known)
-        raise InvalidInput(f"{name} must be one of {', '.join(known)}; got {value!r}.{hint}")
 
 
 # --- exact worlds and made-up data ----------------------------------------------------------------------------
@@ -133,7 +95,7 @@ def parity_square(labels: Literal["xnor", "xor"] = "xnor") -> Dataset:
     >>> abs(float(error.sum())) < 1e-15
     True
     """
-    _check_choice("labels", labels, ("xnor", "xor"))
+    check_choice("labels", labels, ("xnor", "xor"))
     x1, x2 = np.array([0, 0, 1, 1], dtype=np.int64), np.array([0, 1, 0, 1], dtype=np.int64)
     favoured = 0 if labels == "xnor" else 1
     y = (x1 ^ x2 == favoured).astype(np.int64)
@@ -217,7 +179,9 @@ def make_miscalibrated(
     if not (random_state is None or isinstance(random_state, np.random.Generator)):
         check_whole("random_state", random_state, 0)
     rng = np.random.default_rng(random_state)
-    slope = _slopes(rng, n_classes - 1)
+    # directions of length 1, spread evenly over the plane from a random start
+    angle = rng.uniform(0, 2 * np.pi) + 2 * np.pi * np.arange(n_classes - 1) / (n_classes - 1)
+    slope = np.stack([np.cos(angle), np.sin(angle)])
     effects, sign = _group_effects(rng, n_columns, n_levels, n_classes - 1)
     codes = rng.integers(n_levels, size=(n_columns, n_samples))
     x = rng.standard_normal((2, n_samples))
@@ -230,17 +194,11 @@ def make_miscalibrated(
 
     return Dataset(
         X={f"g{j}": names[code] for j, code in enumerate(codes)} | {f"x{j}": each.copy() for j, each in enumerate(x)},
-        y=_draw(rng, f_star),
+        y=(np.cumsum(f_star[:, :-1], axis=1) <= rng.random((n_samples, 1))).sum(axis=1, dtype=np.int64),
         p=shown(_softmax(overconfidence * base)),
         f_star=shown(f_star),
         description=f"made up: logits times {overconfidence:g}, group effects of {group_shift:g} ignored",
     )
-
-
-def _slopes(rng: np.random.Generator, n_scores: int) -> Floats:
-    """Spread directions of length 1 evenly over the plane, one column for each score, from a random start."""
-    angle = rng.uniform(0, 2 * np.pi) + 2 * np.pi * np.arange(n_scores) / n_scores
-    return np.stack([np.cos(angle), np.sin(angle)])
 
 
 def _group_effects(rng: np.random.Generator, n_columns: int, n_levels: int, n_scores: int) -> tuple[Floats, Floats]:
@@ -249,7 +207,7 @@ def _group_effects(rng: np.random.Generator, n_columns: int, n_levels: int, n_sc
     return rng.permuted(steps, axis=1), rng.choice([-1.0, 1.0], size=n_scores)
 
 
-def _group_scores(codes: Ints, effects: Floats, sign: Floats) -> Floats:
+def _group_scores(codes: NDArray[np.int64], effects: Floats, sign: Floats) -> Floats:
     """Add up the effects of every group column, and the parity of the first two."""
     scores = np.zeros((codes.shape[1], len(sign)))
     # without the root, many columns would make f* more extreme than the overconfident p
@@ -268,13 +226,6 @@ def _softmax(scores: Floats) -> Floats:
     np.exp(full, out=full)
     full /= full.sum(axis=1, keepdims=True)
     return full
-
-
-def _draw(rng: np.random.Generator, f: Floats) -> Ints:
-    """Draw a label from each row by inverting its distribution function."""
-    below = np.cumsum(f[:, :-1], axis=1) <= rng.random(len(f))[:, None]
-    y: Ints = below.sum(axis=1, dtype=np.int64)
-    return y
 
 
 def _level_name(i: int) -> str:
@@ -315,7 +266,7 @@ def load_adult(subset: Literal["all", "train", "test"] = "all") -> Dataset:
     >>> len(data.y), int(data.y.sum()), sorted(set(data.X["sex"]))
     (16281, 3846, ['Female', 'Male'])
     """
-    _check_choice("subset", subset, ("all", "train", "test"))
+    check_choice("subset", subset, ("all", "train", "test"))
     columns = _read(files("lowcal.datasets").joinpath("data", "adult.npz"))
     split, income = columns.pop("split"), columns.pop("income")
     rows = (split == subset) | (subset == "all")
@@ -341,12 +292,6 @@ def _read(path: Traversable) -> dict[str, NDArray[Any]]:
     with np.load(BytesIO(content), allow_pickle=False) as stored:
         categories = json.loads(str(stored["categories"]))
         names = [name for name in stored.files if name != "categories"]
-        return {name: _decode(stored[name], categories.get(name)) for name in names}
-
-
-def _decode(codes: NDArray[Any], categories: list[str] | None) -> NDArray[Any]:
-    """Turn the codes of a text column into text (code -1 is missing), a numeric column into int64."""
-    if categories is None:
-        return codes.astype(np.int64)
-    text: NDArray[Any] = np.array([*categories, None], dtype=object)[codes]
-    return text
+        # a column of text is stored as codes, -1 where it is missing
+        texts = {name: np.array([*known, None], dtype=object) for name, known in categories.items()}
+        return {name: texts[name][stored[name]] if name in texts else stored[name].astype(np.int64) for name in names}

@@ -129,14 +129,14 @@ class MembershipEncoder:
 
     def __call__(self, X: Frame) -> Bits | AnyArray | sparse.csr_array:
         """Return bits, a dense array or a sparse matrix, whichever X allows."""
-        is_by_name = self.named is not None and X.is_named and not X.is_sparse
+        is_by_name = self.named is not None and X.is_named and X.matrix is None
         if len(X.names) < len(self.names) or (len(X.names) > len(self.names) and not is_by_name):
             raise InvalidInput(
                 f"X has {len(X.names)} columns of memberships, but {len(self.names)} were fitted "
                 f"({', '.join(self.names[:8])}{', ...' * (len(self.names) > 8)}). Give the same columns."
             )
-        if X.is_sparse:
-            matrix = X.sparse()
+        if X.matrix is not None:
+            matrix = X.matrix
             wrong = np.flatnonzero(~((matrix.data >= 0) & (matrix.data <= 1)))
             if len(wrong):
                 place = matrix.tocoo()

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from lowcal.data.errors import CannotWrite, InvalidInput, sentence
 
 #: Errors of a full disk, which only writing meets.
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 yield file
     except OSError as error:
         # the block may have met an error of its own, with another file
-        if error.errno in NO_ROOM or error.filename in (os.fspath(path), str(target), str(temporary)):
+        if error.errno in DISK_FULL or error.filename in (os.fspath(path), str(target), str(temporary)):
             why = f"{error.strerror}.{' The old file is as it was.' if target.is_file() else ''}"
             if isinstance(error, FileNotFoundError | NotADirectoryError):
                 why = f"there is no folder {str(target.parent)!r}. Make it first."

@@ -1,10 +1,10 @@
-"""Tables that are read batch by batch, as often as wanted, and never held whole.
+"""Tables that are read batch by batch, any number of times, without holding all rows in memory.
 
 A source is an Arrow IPC file or stream, a Parquet file, JSON lines, several of these, a folder or a glob of Parquet and
 Arrow files, an Arrow dataset, or anything that can be read again and again: a list of tables, or a function that
 returns an iterator. A batch is a dict of columns of equal length, at most BATCH_ROWS: NumPy arrays, Arrow arrays in one
-piece, or the series of another data frame. Small Arrow batches are joined. Arrow files are mapped into memory, and what
-was read is given back at once.
+piece, or the series of another data frame. Small Arrow batches are joined. Arrow files are mapped into memory, and
+pages are released after they were read.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from lowcal.kernels.exact import BLOCK
 
 #: The number of rows in a batch: no more than exact sums take at once.
 BATCH_ROWS = BLOCK
-#: Bytes of JSON lines that are read at a time.
-JSON_BYTES = 1 << 22
+#: Bytes of text, CSV and JSON lines, that are read at a time; more where a row is longer.
+BATCH_BYTES = 1 << 20
 #: Of a folder, files with these endings are read.
 SUFFIXES = ".parquet", ".pq", ".arrow", ".feather", ".arrows"
 
@@ -41,7 +41,6 @@ Opening = Callable[[Sequence[str] | None], Iterable[Any]]
 
 #: What messages call a function or a list of tables.
 SOURCE = "the source"
-_ACCEPTED = "Arrow tables and record batches, pandas or polars frames, or dicts of arrays"
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +162,7 @@ def read_whole(rows: object) -> Batch:
     batches = list(source.read(None))
     if not batches:
         raise source.nothing()
-    # the batches of a column are let go as soon as they are joined
+    # the batches of a column are freed as soon as they are joined
     return {name: for_frames(join([batch.pop(name) for batch in batches])) for name in list(batches[0])}
 
 
@@ -260,7 +259,7 @@ def check_readable(path: str) -> None:
 
 
 def require_pyarrow(what: str, extra: str = "files") -> None:
-    """Say what to install where pyarrow is missing; one that was built for another NumPy can't be imported."""
+    """Raise the error that says what to install, if pyarrow can't be imported."""
     hint = "" if extra == "cli" else " Or pass a function that returns an iterator of dicts of arrays."
     load_extra("pyarrow", f"{what} needs pyarrow: pip install 'lowcal[{extra}]'.{hint}")
 
@@ -368,7 +367,7 @@ def _arrow_schema(path: str, is_stream: bool) -> Any:
 
 
 def _arrow(path: str, schema: Any, names: Sequence[str], is_stream: bool) -> Iterator[Any]:
-    """Yield slices of the record batches of a mapped file; its pages, which would count as memory, are given back."""
+    """Yield slices of the record batches of a mapped file; its pages, which would count as memory, are released."""
     import pyarrow as pa
 
     advice = getattr(mmap, "MADV_DONTNEED", None)
@@ -405,7 +404,7 @@ def _json_tables(path: str, options: Any) -> Iterator[Any]:
     from pyarrow.json import ReadOptions, read_json
 
     with open(path, "rb") as file:
-        while lines := file.readlines(JSON_BYTES):
+        while lines := file.readlines(BATCH_BYTES):
             data = b"".join(lines)
             yield read_json(BytesIO(data), ReadOptions(use_threads=False, block_size=len(data) + 1), options)
 
@@ -476,7 +475,10 @@ def _of_table(table: Any, shown: str) -> Iterator[Batch]:
     """Yield another table as batches of its series or arrays."""
     columns = _columns(table)
     if columns is None:
-        raise InvalidInput(f"{shown} yields {type(table).__name__}, which is not a table; give {_ACCEPTED}.")
+        raise InvalidInput(
+            f"{shown} yields {type(table).__name__}, which is not a table; give Arrow tables or record batches, pandas "
+            "or polars frames, or dicts of arrays."
+        )
     lengths = {len(column) for column in columns.values()}
     if len(lengths) > 1:
         raise InvalidInput(f"The columns of a table of {shown} differ in length ({sorted(lengths)}).")

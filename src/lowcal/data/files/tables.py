@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from lowcal.data.errors import InvalidInput, repeated
 from lowcal.data.files.atomic import atomic_write
 from lowcal.data.files.batches import (
-    Batches,
+    BATCH_ROWS,
     check_readable,
     files_of,
     is_several,
@@ -45,26 +45,31 @@ from lowcal.data.files.text import (
 
 #: The name of the standard streams.
 STREAM = "-"
-#: A row group of a Parquet file has at least this many rows.
-GROUP_ROWS = 1 << 16
+#: A row group of a Parquet file has at least this many rows, which wait in memory until it is written.
+GROUP_ROWS = BATCH_ROWS // 4
 _SUFFIXES = {".csv": "csv", ".txt": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet"}
 _SUFFIXES |= {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
-#: The Arrow arrays of a table's columns, and new columns of numbers or texts.
-Wider = tuple[Sequence[Any], Sequence[NDArray[Any]]]
+#: The Arrow arrays of a batch's columns, and new columns of numbers or texts.
+Extended = tuple[Sequence[Any], Sequence[NDArray[Any]]]
 
 
 @dataclass(frozen=True, eq=False)
 class FileTable:
-    """A table in files, its rows as Arrow record batches: a text file, or the rows of files with types."""
+    """A table in files: a text file, or the rows of files with types.
+
+    `batches(names, add)` yields Arrow record batches of some columns, or of all, as the file holds them: those of a
+    text file as text. `add` is given how much was read for each of them.
+    """
 
     shown: str
     names: tuple[str, ...]
     #: What all batches read together: bytes or rows.
     size: int
     unit: str
+    batches: Callable[..., Iterator[Any]]
+    #: The text file, or the schema of files with types.
     text: TextFile | None = None
-    rows: Batches | None = None
     schema: Any = None
 
     @property
@@ -75,20 +80,6 @@ class FileTable:
     def require(self, *names: str) -> None:
         """Refuse a name that is not a column; the error names the nearest."""
         require_columns(self.shown, self.names, names)
-
-    def batches(self, names: Sequence[str] | None = None, add: Callable[[int], object] = ignore) -> Iterator[Any]:
-        """Yield record batches of some columns, or of all, as the file holds them: those of a text file as text.
-
-        `add` is given how much was read for each of them.
-        """
-        if self.text is not None:
-            yield from self.text.batches(names, add)
-            return
-        assert self.rows is not None
-        wanted = list(self.names if names is None else names)
-        for batch in self.rows.open(wanted):
-            yield batch.select(wanted)
-            add(batch.nbytes if self.rows.count is None else batch.num_rows)
 
     def typed(self, kinds: Mapping[str, Kind | None]) -> Iterator[Any]:
         """Yield record batches of some columns as values of these kinds.
@@ -181,7 +172,7 @@ def open_table(
             raise InvalidInput(f"{shown} is JSON, which can't be read; give JSON lines (.jsonl), CSV or Parquet.")
         separator = separator or ("\t" if known == "tsv" else None)
         text = open_text_file(file, shown, separator=separator, decimal=decimal, encoding=encoding)
-        yield FileTable(shown, text.names, file.stat().st_size, " bytes", text)
+        yield FileTable(shown, text.names, file.stat().st_size, " bytes", text.batches, text)
 
 
 def _suffix_of(path: str) -> str | None:
@@ -215,13 +206,20 @@ def _open_stored(files: Sequence[str], shown: str) -> FileTable:
                     "files the same types."
                 )
     rows = open_batches(list(files))
+
+    def batches(names: Sequence[str] | None = None, add: Callable[[int], object] = ignore) -> Iterator[Any]:
+        wanted = list(one.names if names is None else names)
+        for batch in rows.open(wanted):
+            yield batch.select(wanted)
+            add(batch.nbytes if rows.count is None else batch.num_rows)
+
     size = (sum(map(os.path.getsize, files)), " bytes") if rows.count is None else (rows.count()[0], " rows")
-    return FileTable(shown, tuple(one.names), *size, rows=rows, schema=one)
+    return FileTable(shown, tuple(one.names), *size, batches, schema=one)
 
 
 @contextmanager
 def _on_disk(path: str) -> Iterator[tuple[Path, str]]:
-    """Give the file of a path and its name in messages; what can be read only once is copied to a file."""
+    """Yield the file of a path and its name in messages; what can be read only once is copied to a file."""
     if path != STREAM:
         check_readable(path)
         if Path(path).is_file():
@@ -255,7 +253,7 @@ def form_of(path: str, form: str | None) -> str:
 
 
 def write_table(
-    path: str, form: str, table: FileTable, more: Sequence[str], batches: Iterable[Wider], texts: Sequence[str] = ()
+    path: str, form: str, table: FileTable, more: Sequence[str], batches: Iterable[Extended], texts: Sequence[str] = ()
 ) -> None:
     """Write the columns of a table, then more columns of numbers and, after them, of texts, whole or not at all.
 
@@ -294,7 +292,7 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
 
 
 def _write_text(
-    stream: IO[bytes], names: Sequence[str], table: FileTable, batches: Iterable[Wider], separator: str | None
+    stream: IO[bytes], names: Sequence[str], table: FileTable, batches: Iterable[Extended], separator: str | None
 ) -> None:
     """Write CSV: values are quoted where they must be; lines end in a line feed."""
     import pyarrow as pa
@@ -345,7 +343,7 @@ def join_columns(columns: Sequence[Any], separator: str) -> memoryview:
 
 
 def _record_batches(
-    table: FileTable, more: Sequence[str], batches: Iterable[Wider], texts: Sequence[str]
+    table: FileTable, more: Sequence[str], batches: Iterable[Extended], texts: Sequence[str]
 ) -> tuple[Any, Iterator[Any]]:
     """Return a schema and record batches; columns of a text file get the types that hold all their values."""
     import pyarrow as pa

@@ -32,12 +32,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.data.errors import InvalidInput, repeated
+from lowcal.data.files.batches import BATCH_BYTES
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray
 
-#: A batch is made of this many bytes, or of more where a row is longer: up to the second.
-BATCH_BYTES, MOST_BYTES = 1 << 20, 1 << 30
+#: The most bytes of a row.
+MOST_BYTES = 1 << 30
 #: A quoted value that goes on for more characters, over several lines and without a quote, was left open.
-LONGEST = 1 << 22
+LONGEST = 4 * BATCH_BYTES
 #: Rows from which the separator is detected.
 SAMPLE_ROWS = 50
 #: How files write a missing number.
@@ -45,7 +46,7 @@ MISSING = frozenset({"", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL", "Non
 TRUE, FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 
 _SEPARATORS = {",": "','", ";": "';'", "\t": "a tab", "|": "'|'"}
-#: Byte order marks, and the encodings they stand for.
+#: Byte order marks, and their encodings.
 _MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 #: What reading a damaged packed file raises.
 _BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -71,7 +72,7 @@ class TextFile:
     is_packed: bool
     names: tuple[str, ...] = ()
 
-    def batches(self, names: Sequence[str] | None, add: Callable[[int], object] = ignore) -> Iterator[Any]:
+    def batches(self, names: Sequence[str] | None = None, add: Callable[[int], object] = ignore) -> Iterator[Any]:
         """Yield record batches of some columns (None: all) as text; where a row is longer than a block, in longer ones.
 
         `add` is given the number of bytes that were read for each.
