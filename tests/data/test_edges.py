@@ -32,7 +32,6 @@ Y, P = np.array([0, 1, 0, 1]), np.array([0.2, 0.7, 0.4, 0.6])
         ({"notion": lowcal.LowDegree}, "A notion is a name"),
         ({"max_updates": 1.5}, "max_updates must be a whole number"),
         ({"max_updates": "a"}, "max_updates must be a whole number"),
-        ({"patience": "a"}, "patience must be a whole number"),
         ({"step": True}, "step must be"),
         ({"step": [1]}, "step must be"),
         ({"validation_fraction": None}, "validation_fraction must be a number"),

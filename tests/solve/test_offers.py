@@ -67,7 +67,7 @@ def test_an_offer_without_enough_progress_is_not_taken():
     assert one.loss(steps[-1].state) < one.loss(steps[FIRST["mirror"] - 1].state) - 0.01
 
 
-@pytest.mark.parametrize("change", [{"step": 0.5}, {"newton_only": True}])
+@pytest.mark.parametrize("change", [{"step": 0.5}])
 def test_a_step_that_the_user_chose_is_kept(change):
     X, y, f, _ = world(1500)
     one = replace(problem(X, y, f), **change)

@@ -109,7 +109,7 @@ def fingerprint(problem: Problem, solver: str, layout: Layout) -> str:
     lost, rows = problem.losses(START), problem.rows
     told = [
         rows.scale.n, rows.scale.most.hex(), rows.worth.hex(), lost.brier.hex(), lost.log_loss.hex(), layout.to_dict(),
-        str(problem.notion), problem.alpha.hex(), problem.geometry, problem.step, problem.newton_only, problem.seed,
+        str(problem.notion), problem.alpha.hex(), problem.geometry, problem.step, problem.seed,
         repr(problem.tolerance), problem.is_guarded, problem.is_study, solver, problem.learner.names,
     ]  # fmt: skip
     return hashlib.sha256(repr(told).encode()).hexdigest()

@@ -89,7 +89,6 @@ class Problem:
     alpha: float
     geometry: Geometry = "euclidean"
     step: float | None = None
-    newton_only: bool = False
     seed: int = 0
     tolerance: Tolerance | None = None
     is_measured: bool = True
@@ -349,7 +348,7 @@ def recalled(problem: Problem, state: State, stage: tuple[int, ...] = ()) -> Ste
 
 def is_shrunk(problem: Problem) -> bool:
     """Whether block steps begin with shrunk ones: in log odds, unless the user chose the step."""
-    return problem.geometry == "mirror" and problem.step is None and not problem.newton_only
+    return problem.geometry == "mirror" and problem.step is None
 
 
 Propose = Callable[[Problem, State, tuple[int, ...]], Step | None]
@@ -526,7 +525,7 @@ def _offered(problem: Problem, state: State, found: Suprema) -> Step | None:
     A line search would undo the shrinkage: it follows the fitted rows, on which the learner has grown.
     """
     offers = problem.learner.offers
-    if problem.step is not None or problem.newton_only or not offers or offers[0].geometry != problem.geometry:
+    if problem.step is not None or not offers or offers[0].geometry != problem.geometry:
         return None
     moved, seen = state.then(_sum_of(offers, problem.d, problem.geometry)), float(found.value[_worst(problem, found)])
     return _progressed(problem, state, moved, seen, guaranteed_progress(problem, seen))
@@ -567,10 +566,9 @@ def _take(problem: Problem, state: State, terms: tuple[Term, ...], found: Suprem
 
 def _step_size(problem: Problem, state: State, terms: tuple[Term, ...]) -> float:
     """Return the line-search step, or a share of the Newton step (shrinkage, which keeps the bound by 1/(nu(2-nu)))."""
-    share = 1.0 if problem.step is None else problem.step
-    if share < 1.0 or problem.newton_only:
-        return share * newton(problem.rows, state, terms, problem.geometry)
-    return line_search(problem.rows, state, terms, problem.geometry)
+    if problem.step is None or problem.step == 1.0:
+        return line_search(problem.rows, state, terms, problem.geometry)
+    return problem.step * newton(problem.rows, state, terms, problem.geometry)
 
 
 def guaranteed_progress(problem: Problem, violation: float) -> float:

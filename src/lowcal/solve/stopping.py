@@ -13,7 +13,7 @@ from lowcal.notions.smooth import Smooth
 from lowcal.rows import START, Rows, State
 from lowcal.rows.grids import smooth_on_grid
 from lowcal.rows.passes import losses
-from lowcal.solve.options import Monitor
+from lowcal.solve.options import PATIENCE, SolverName
 from lowcal.solve.solvers import Problem, Step, explore
 
 
@@ -116,21 +116,18 @@ class HeldOut(Watch):
 
     status = Status.PATIENCE
 
-    def __init__(self, rows: Rows, monitor: Monitor, patience: Patience, problem: Problem, has_violation: bool) -> None:
-        self.problem, self.monitor, self.patience = replace(problem, rows=rows), monitor, patience
-        self.has_violation, self._is_over = has_violation, False
+    def __init__(self, rows: Rows, problem: Problem, solver: SolverName) -> None:
+        self.problem, self.patience = replace(problem, rows=rows), Patience(PATIENCE[solver])
+        self.has_violation, self._is_over = solver != "first", False
 
     def figures(self, state: State) -> dict[str, float | None]:
-        """Return the held-out figures; the violation only where it is wanted or watched."""
+        """Return the held-out figures; the solver "first" goes without the violation."""
         lost, violation = losses(self.problem.rows, state), None
-        if self.monitor == "violation" or (self.has_violation and state is not START):
-            alpha = None if self.monitor == "violation" else self.problem.alpha  # what is compared must not be rough
-            violation = float(self.problem.measure(state, alpha)[0].value.max())
-        found = {"violation": violation, "brier": lost.brier, "log_loss": lost.log_loss}
-        score = found[self.monitor]
-        assert score is not None
+        if self.has_violation and state is not START:
+            violation = float(self.problem.measure(state, self.problem.alpha)[0].value.max())
+        score = lost.brier if self.problem.geometry == "euclidean" else lost.log_loss
         self._is_over = self.patience.is_over(score, state.n_updates)
-        return {f"held_out_{name}": figure for name, figure in found.items()}
+        return {"held_out_violation": violation, "held_out_brier": lost.brier, "held_out_log_loss": lost.log_loss}
 
     def is_over(self) -> bool:
         """Whether patience has run out."""
