@@ -64,6 +64,14 @@ def test_solvers_of_small_steps_keep_the_best_number_of_them(solver):
     np.testing.assert_array_equal(fit.predictor(p, X), p)
 
 
+@pytest.mark.parametrize("how", [{}, {"validation_fraction": 0.3}])
+def test_the_solver_first_searches_smooth_weights_on_the_fitted_rows(how):
+    data = make_miscalibrated(2000, random_state=0)
+    fit = multicalibrate(data.y, data.p, data.X, notion="smooth", alpha=0.02, solver="first", random_state=0, **how)
+    assert fit.status == "reached"
+    assert fit.n_updates >= 1
+
+
 def test_what_makes_zeros_or_ones_warns():
     data = make_miscalibrated(300, random_state=0)
     with pytest.warns(FitWarning, match="exactly 0 or 1"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,10 @@ from lowcal.data.errors import InvalidInput
 from lowcal.kernels.products import dot
 from lowcal.kernels.simplex import FloatArray, Geometry, IntArray, auc, brier_losses, log_losses
 from lowcal.rows import START, Rows, State
-from lowcal.rows.base import Mask
 from lowcal.rows.keys import Dealt, count, folds_of
 from lowcal.solve.homes import Refit
 from lowcal.solve.solvers import SOLVERS, Problem, Step
 from lowcal.solve.stopping import Patience, Status, Watch
-from lowcal.subpopulations.base import WeakLearner
 
 #: This many held-out rows are enough to judge on: with more rows, not every fold is judged.
 JUDGED = 20_000
@@ -210,29 +208,21 @@ def are_enough(weight: FloatArray, unit: FloatArray | None = None) -> bool:
     return bool(dot(weight, weight if unit is None else unit) * LEAST_ROWS <= 1.0)
 
 
-def make_guard(
-    problem: Problem, solver: str, rounds: int | None, share: float, refit: Refit | None = None
-) -> Guard | None:
-    """Return the guard of a fit; None where rows are too few to deal. `refit` learns a class anew for each fold."""
+def make_guard(problem: Problem, solver: str, rounds: int | None, share: float, refit: Refit) -> Guard | None:
+    """Return the guard of a fit; None where rows are too few to deal. `refit` gives each fold a class of its own."""
     folds, rows = [], problem.rows
     for outside, inside in masks(rows.count, share, problem.seed, JUDGED):
         n_held = count(inside, rows.count)
         if n_held in (0, rows.count):
             continue
         try:
-            learner, fitted, held = (refit or partial(_parts, problem))(outside, inside)
+            learner, fitted, held = refit(outside, inside)
         except InvalidInput:  # no group is left on the rows of this fold
             continue
         # what is left of violations matters to the fit on all rows alone
         own = replace(problem, rows=fitted, learner=learner, is_measured=problem.alpha > 0.0, past=())
         folds.append(FoldRun(own, solver, held))
     return Guard(folds, problem.geometry, rounds) if folds else None
-
-
-def _parts(problem: Problem, outside: Mask, inside: Mask) -> tuple[WeakLearner, Rows, Rows]:
-    """Return a listed class, which knows nothing of outcomes, on the rows outside a fold, these rows, and the fold."""
-    known, rows = problem.learner, problem.rows
-    return WeakLearner(known.encoder, None, np.ones(1), known.families), rows.part(outside), rows.part(inside)
 
 
 def masks(n: int, share: float, seed: int, judged: int) -> Iterator[tuple[Dealt, Dealt]]:
