@@ -30,7 +30,7 @@ from lowcal.kernels.simplex import (
 )
 from lowcal.notions.moments import MomentSums
 from lowcal.notions.weights import Cell, CellIds, LogOdds, LogRest, Weight, evaluate, occupied_cells
-from lowcal.rows.base import REMEMBERED, START, Local, Rows, Scale, Shard, State, order_of
+from lowcal.rows.base import START, Local, Rows, Scale, Shard, State, order_of
 from lowcal.rows.updates import Term
 from lowcal.subpopulations.base import Family
 
@@ -101,13 +101,7 @@ class Moved:
 
 def losses(rows: Rows, state: State) -> Lost:
     """Return the losses of a state, which rows remember for the last few."""
-    known = rows.lost
-    if state not in known:
-        known[state] = rows.run(Losses(state))
-        if len(known) > REMEMBERED:
-            del known[next(iter(known))]
-    found: Lost = known[state]
-    return found
+    return rows.lost.once(state, lambda: rows.run(Losses(state)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -462,17 +462,16 @@ def on_disk(
     seed: int,
     bar: Passes,
     is_fit: bool = True,
-    folder: str | None = None,
 ) -> tuple[Disk, WeakLearner, Layout]:
     """Survey the rows of a source, learn a class that needs no matrix, and encode all rows into a temporary file."""
     found = survey(batches, roles, wanted_columns(subpopulations), classes, seed, bar)
     learner = learn_sample(subpopulations, found, roles, is_fit)
-    spill = Spill(folder)
+    spill = Spill()
     for chunk in _chunks(batches, roles, found, learner.encoder, bar):
         spill.add(chunk)
     spill.close()
     found.require_same(batches.shown, spill.n)
-    rows = Disk(spill, found.layout.classes is not None, found.layout.d, bar)
+    rows = Disk(spill, found.layout.d, bar)
     return rows, keep_large(subpopulations, learner, rows, found.size), found.layout
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import copysign, isfinite
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.notions.base import Notion, Suprema
 from lowcal.notions.moments import residual
 from lowcal.notions.weights import LogOdds, Monomial, Weight
-from lowcal.rows.base import REMEMBERED, START, Rows, State
+from lowcal.rows.base import REMEMBERED, START, Recent, Rows, State
 from lowcal.rows.grids import are_placed, smooth_suprema
 from lowcal.rows.passes import CellMoments, Lost, MassSums, Moments, Moved, losses
 from lowcal.rows.questions import Probed, Witnessed
@@ -95,7 +95,7 @@ class Problem:
     is_guarded: bool = False
     is_study: bool = False
     past: tuple[Past, ...] = ()
-    _memory: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+    _memory: Recent = field(default_factory=partial(Recent, REMEMBERED), init=False, repr=False)
 
     @property
     def d(self) -> int:
@@ -141,14 +141,12 @@ class Problem:
 
     def _measured(self, state: State, alpha: float) -> tuple[Suprema, tuple[Weight, ...]]:
         """Return the same, which is remembered for the last states."""
-        key = state, len(self.learner.families), alpha
-        if key not in self._memory:
+
+        def measure() -> tuple[Suprema, tuple[Weight, ...]]:
             self.learner.n_calls += 1
-            self._memory[key] = self.measure(state, alpha)
-            if len(self._memory) > REMEMBERED:
-                del self._memory[next(iter(self._memory))]
-        found: tuple[Suprema, tuple[Weight, ...]] = self._memory[key]
-        return found
+            return self.measure(state, alpha)
+
+        return self._memory.once((state, len(self.learner.families), alpha), measure)
 
     def measure(self, state: State, alpha: float | None) -> tuple[Suprema, tuple[Weight, ...]]:
         """Return the suprema, and the weights whose moments they came from; without alpha no work is saved."""
