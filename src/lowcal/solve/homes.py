@@ -20,11 +20,10 @@ from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.rows import START, Memory, Rows, State
 from lowcal.rows.base import Mask
 from lowcal.rows.cluster import on_cluster, read_parts
-from lowcal.rows.copies import rows_of_copies
 from lowcal.rows.engines import open_engine
 from lowcal.rows.keys import Drawn, count
 from lowcal.rows.ordering import ordered
-from lowcal.rows.reading import Roles, in_memory, needs_no_matrix, on_disk
+from lowcal.rows.reading import Roles, in_memory, needs_no_matrix, of_copies, on_disk
 from lowcal.rows.updates import Predictor
 from lowcal.solve.provenance import remember, sketch_rows, was_fitted_on
 from lowcal.subpopulations import Groups, Subpopulations, default_subpopulations
@@ -117,7 +116,7 @@ def open_home(
     whole = (outcomes, table) if held_share > 0.0 or not outcomes.weight.all() else None
     outcomes, table = drop_weightless(outcomes, table)
     if outcomes.copies is not None:
-        rows, learner = rows_of_copies(chosen, outcomes, table, outcomes.copies)
+        rows, learner = of_copies(chosen, outcomes, table, outcomes.copies)
     elif needs_no_matrix(chosen):
         rows, learner = in_memory(chosen, outcomes, table, seed)
     else:
