@@ -228,12 +228,9 @@ def _warn_of_harm(fit: Fit, sure: int, n: int) -> None:
             FitWarning,
             stacklevel=3,
         )
-    start, end = fit.start, fit.history[len(fit.predictor) - 1] if len(fit.predictor) else fit.start
-    if start is None or end is None or start.held_out_log_loss is None or end.held_out_log_loss is None:
-        return
-    if end.held_out_log_loss > start.held_out_log_loss:
+    if fit._held_out is not None and fit._held_out[1] > fit._held_out[0]:
         warnings.warn(
-            f"The log loss on held-out rows rose from {start.held_out_log_loss:.4g} to {end.held_out_log_loss:.4g}: "
+            f"The log loss on held-out rows rose from {fit._held_out[0]:.4g} to {fit._held_out[1]:.4g}: "
             'leave the model as it is, or use geometry="mirror", a larger alpha or more rows.',
             FitWarning,
             stacklevel=3,

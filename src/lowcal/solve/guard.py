@@ -23,7 +23,7 @@ from lowcal.rows import START, Rows, State
 from lowcal.rows.keys import Dealt, count, folds_of
 from lowcal.solve.homes import Refit
 from lowcal.solve.solvers import SOLVERS, Problem, Step
-from lowcal.solve.stopping import Patience, Status, Watch
+from lowcal.solve.stopping import Status, Watch
 
 #: This many held-out rows are enough to judge on: with more rows, not every fold is judged.
 JUDGED = 20_000
@@ -120,7 +120,7 @@ class Guard(Watch):
         self.weight, self.unit = weight / weight.sum(), unit / weight.sum()
         self.chosen = self.now = self._scores()
         self.order = self._auc(self.now)
-        self.patience = None if rounds is None else Patience(rounds, dot(self.weight, self._watched(self.now)))
+        self.rounds, self.best_score, self.n_best = rounds, dot(self.weight, self._watched(self.now)), 0
         self.n_kept, self.n_undone = 0, 0
 
     def keeps(self, step: Step) -> bool:
@@ -128,7 +128,7 @@ class Guard(Watch):
         for fold in self.folds:
             fold.propose(step.stage)
         tried = self._scores()
-        is_kept = self.patience is not None or self._is_gain(self.now, tried)
+        is_kept = self.rounds is not None or self._is_gain(self.now, tried)
         for fold in self.folds:
             fold.decide(is_kept)
         if is_kept:
@@ -139,17 +139,16 @@ class Guard(Watch):
 
     def is_over(self) -> bool:
         """Whether a solver of small steps has run out of patience; the best number of them is remembered."""
-        if self.patience is None:
+        if self.rounds is None:
             return False
         score = dot(self.weight, self._watched(self.now))
-        if score < self.patience.best and self._is_gain(self.chosen, self.now):
-            self.chosen = self.now
-            self.patience.best, self.patience.best_updates = score, self.n_kept
-        return self.n_kept - self.patience.best_updates >= self.patience.rounds
+        if score < self.best_score and self._is_gain(self.chosen, self.now):
+            self.chosen, self.best_score, self.n_best = self.now, score, self.n_kept
+        return self.n_kept - self.n_best >= self.rounds
 
     def best(self, n_updates: int) -> int:
         """Return the best number of small steps; of others, all that were kept."""
-        return n_updates if self.patience is None else self.patience.best_updates
+        return n_updates if self.rounds is None else self.n_best
 
     def figures(self, state: State) -> dict[str, float | None]:
         """Return the cross-fitted figures of a record."""

@@ -126,12 +126,17 @@ class Fit:
         )
 
     @property
+    def _held_out(self) -> tuple[float, float] | None:
+        """The log loss on held-out rows before the first update and at the end; None where it was not looked for."""
+        end = self.history[len(self.predictor) - 1] if len(self.predictor) else self.start
+        if self.start is None or end is None or self.start.held_out_log_loss is None or end.held_out_log_loss is None:
+            return None
+        return self.start.held_out_log_loss, end.held_out_log_loss
+
+    @property
     def cross_fitted(self) -> str:
         """What happened to the loss on held-out rows, in words; empty where it was not looked for."""
-        kept = self.history[len(self.predictor) - 1] if len(self.predictor) else self.start
-        if self.start is None or kept is None or self.start.held_out_log_loss is None:
-            return ""
-        return f" Log loss on held-out rows: {self.start.held_out_log_loss:.4g} -> {kept.held_out_log_loss:.4g}."
+        return "" if self._held_out is None else " Log loss on held-out rows: {:.4g} -> {:.4g}.".format(*self._held_out)
 
     @property
     def n_updates(self) -> int:
@@ -157,26 +162,20 @@ class Fit:
         )
 
 
+@dataclass(eq=False)
 class Run:
     """One fit: the loop that consumes the solver's stream."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        solver: str,
-        layout: Layout,
-        watch: Watch,
-        max_updates: int | None,
-        callback: Callable[[Record], bool | None] | None,
-        floor: float | None,
-        keep: Callable[[Sequence[Step]], None] | None = None,
-    ) -> None:
-        self.problem = problem
-        self.solver, self.layout, self.watch = solver, layout, watch
-        self.max_updates, self.callback, self.floor, self.keep = max_updates, callback, floor, keep
-        self.steps: list[Step] = []
-        self.states: list[State] = [START]
-        self.history: list[Record] = []
+    problem: Problem
+    solver: str
+    layout: Layout
+    watch: Watch
+    max_updates: int | None
+    callback: Callable[[Record], bool | None] | None
+    floor: float | None
+    keep: Callable[[Sequence[Step]], None] | None = None
+    steps: list[Step] = field(default_factory=list)
+    history: list[Record] = field(default_factory=list)
 
     def __call__(self, progress: bool) -> Fit:
         """Consume updates until the stream ends or a stop rule speaks."""
@@ -218,7 +217,6 @@ class Run:
         """Record an update; return a status if it is time to stop."""
         if self.history:
             self.history[-1] = replace(self.history[-1], violation=step.violation)
-        self.states.append(step.state)
         self.steps.append(step)
         if self.keep is not None:
             self.keep(self.steps)
@@ -233,18 +231,16 @@ class Run:
 
     def _finish(self, status: Status | None) -> Fit:
         """Measure once more, keep the best held-out predictor, and say what holds."""
-        self.end = self.states[-1]
+        states = [START, *(step.state for step in self.steps)]
+        self.end = states[-1]
         best = self.watch.best(len(self.history))
         if best < self.end.n_updates and status is not Status.STOPPED:
-            status = self.watch.status
-            self.end = self.states[best]
+            status, self.end = self.watch.status, states[best]
         if status is Status.LIMIT:
             explore(self.problem, self.end)  # a learner that was cut short is asked once more before anything is said
         found = self.problem.suprema(self.end)
-        if self.history and self.end is self.states[-1]:
-            self.history[-1] = replace(self.history[-1], violation=float(found.value.max()))
-        elif self.history and np.isnan(self.history[-1].violation):
-            last = self.problem.suprema(self.states[-1])
+        if self.history:  # where the last update is not kept, this measures it as well
+            last = self.problem.suprema(states[-1])
             self.history[-1] = replace(self.history[-1], violation=float(last.value.max()))
         learner, tolerance = self.problem.learner, self.problem.tolerance
         return Fit(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import copysign, isfinite
@@ -45,7 +45,7 @@ from lowcal.solve.shrinkage import (
     witness_step,
 )
 from lowcal.solve.steps import line_search, newton
-from lowcal.subpopulations.base import Family, Offer, WeakLearner
+from lowcal.subpopulations.base import Family, WeakLearner
 
 #: The potential may rise by this much through rounding before a step counts as no progress.
 ROUNDING = 1e-14
@@ -249,41 +249,40 @@ Search = Callable[[float], tuple[Family | None, float]]
 def _basis(problem: Problem, state: State) -> Iterator[tuple[Weight, int, Search]]:
     """Yield the weights and labels of the basis, and how to ask for a violation of each.
 
-    The moments of the known members tell all of them in one pass.
+    One pass gives the moments of the known members for all of them.
     """
+    labels = range(problem.d)
     found, listed = problem._measured(state, problem.alpha)
     if listed and found.moments is not None:
-        for s, u in enumerate(listed):
-            for a in range(problem.d):
-                yield u, a, partial(_found, problem, state, (s, u, a))
+        for (s, u), a in itertools.product(enumerate(listed), labels):
+            yield u, a, partial(_search_moments, problem, state, (s, u, a))
         return
     p, y = problem.whole(state)
-    for u in problem.notion.basis(p, problem.alpha):
-        for a in range(problem.d):
-            yield u, a, partial(_learned, problem, residual(u, a, p, y))
+    for u, a in itertools.product(problem.notion.basis(p, problem.alpha), labels):
+        yield u, a, partial(_search_rows, problem, residual(u, a, p, y))
 
 
-def _found(problem: Problem, state: State, place: tuple[int, Weight, int], beta: float) -> tuple[Family | None, float]:
+def _search_moments(
+    problem: Problem, state: State, place: tuple[int, Weight, int], beta: float
+) -> tuple[Family | None, float]:
     """Return the known member of the largest moment, if it exceeds beta; if none does, ask the learner for more."""
     s, u, a = place
-    member, v = _known(problem, state, (s, a), beta)
-    if member is None and problem.learner.ask(problem.rows, Probed(state, ((u, a),))):
-        member, v = _known(problem, state, (s, a), beta)
-    return member, v
+    is_asked = False
+    while True:
+        moments = problem.suprema(state).moments
+        assert moments is not None
+        problem.learner.n_calls += 1
+        j = leading(np.abs(moments[:, s, a]))
+        v = float(moments[j, s, a])
+        if abs(v) > beta:
+            return problem.learner.member(j), v
+        if is_asked or not problem.learner.ask(problem.rows, Probed(state, ((u, a),))):
+            return None, v
+        is_asked = True
 
 
-def _known(problem: Problem, state: State, place: tuple[int, int], beta: float) -> tuple[Family | None, float]:
-    """Return the known member of the largest moment, if it exceeds beta."""
-    moments = problem.suprema(state).moments
-    assert moments is not None
-    problem.learner.n_calls += 1
-    v = moments[:, *place]
-    j = leading(np.abs(v))
-    return (problem.learner.member(j) if abs(v[j]) > beta else None), float(v[j])
-
-
-def _learned(problem: Problem, z: FloatArray, beta: float) -> tuple[Family | None, float]:
-    """Ask the learner."""
+def _search_rows(problem: Problem, z: FloatArray, beta: float) -> tuple[Family | None, float]:
+    """Ask the learner for a member that correlates with residuals of rows in memory."""
     found = problem.learner.search(z, beta)
     return (None, 0.0) if found is None else (found.family, found.sign * found.violation)
 
@@ -413,10 +412,7 @@ def _features(depth: int, problem: Problem, state: State, stage: tuple[int, ...]
 
 def _boosted(problem: Problem, state: State, stage: tuple[int, ...]) -> Step | None:
     """Propose what a boosting learner offers, at its own shrinkage."""
-    offers = [offer for offer in problem.learner.offers if offer.geometry == problem.geometry]
-    if not offers:
-        return None
-    return _shrunk(problem, state, state.then(_sum_of(offers, problem.d, problem.geometry)), stage)
+    return _shrunk(problem, state, _offered(problem, state), stage)
 
 
 def _shrunk(problem: Problem, state: State, moved: State | None, stage: tuple[int, ...]) -> Step | None:
@@ -431,7 +427,7 @@ def _shrunk(problem: Problem, state: State, moved: State | None, stage: tuple[in
 def _progressed(
     problem: Problem, state: State, moved: State, seen: float, least: float, stage: tuple[int, ...] = ()
 ) -> Step | None:
-    """Return the step to a state if the potential falls by at least so much."""
+    """Return the step to a state if the potential falls by at least `least`, up to rounding."""
     progress = problem.loss(state) - problem.loss(moved)
     return Step(moved, seen, progress, stage) if progress >= least - ROUNDING else None
 
@@ -461,7 +457,7 @@ def _all_at_once(problem: Problem, state: State, number: int) -> Steps:
         found = _largest(problem, state)
         if found is None:
             return
-        step = recalled(problem, state, (number, attempt)) or _offered(problem, state, found)
+        step = recalled(problem, state, (number, attempt)) or _as_offered(problem, state, found)
         step = step or _joint(problem, state, found, attempt) or _single(problem, state, found)
         if step is None or (yield replace(step, stage=(number, attempt))) is False:
             return
@@ -517,23 +513,24 @@ def _single(problem: Problem, state: State, found: Suprema) -> Step | None:
     return _take(problem, state, (term,), found)
 
 
-def _offered(problem: Problem, state: State, found: Suprema) -> Step | None:
+def _offered(problem: Problem, state: State) -> State | None:
+    """Return the state after what a boosting learner offers in this geometry, as one update; None if there is none."""
+    offers = [offer for offer in problem.learner.offers if offer.geometry == problem.geometry]
+    sizes = [np.eye(problem.d)[[offer.label]][:, None] * offer.size for offer in offers]
+    terms = [Term(offer.family, (Monomial(),), size) for offer, size in zip(offers, sizes, strict=True)]
+    return state.then(Update(tuple(terms), problem.geometry)) if terms else None
+
+
+def _as_offered(problem: Problem, state: State, found: Suprema) -> Step | None:
     """Return the update that a boosting learner offers, at its own shrinkage, if it makes the guaranteed progress.
 
     A line search would undo the shrinkage: it follows the fitted rows, on which the learner has grown.
     """
-    offers = problem.learner.offers
-    if problem.step is not None or not offers or offers[0].geometry != problem.geometry:
+    moved = _offered(problem, state) if problem.step is None else None
+    if moved is None:
         return None
-    moved, seen = state.then(_sum_of(offers, problem.d, problem.geometry)), float(found.value[_worst(problem, found)])
+    seen = float(found.value[_worst(problem, found)])
     return _progressed(problem, state, moved, seen, guaranteed_progress(problem, seen))
-
-
-def _sum_of(offers: Sequence[Offer], d: int, geometry: Geometry) -> Update:
-    """Return what a boosting learner offers as one update."""
-    sizes = [np.eye(d)[[offer.label]][:, None] * offer.size for offer in offers]
-    terms = [Term(offer.family, (Monomial(),), size) for offer, size in zip(offers, sizes, strict=True)]
-    return Update(tuple(terms), geometry)
 
 
 def _joint(problem: Problem, state: State, found: Suprema, attempt: int) -> Step | None:
@@ -543,30 +540,22 @@ def _joint(problem: Problem, state: State, found: Suprema, attempt: int) -> Step
     """
     seed, weights = (problem.seed, attempt), problem.features(state)
     given = (problem.rows, state, problem.learner, weights, found, problem.geometry, seed, problem.alpha)
-    step = _take(problem, state, block_terms(*given), found)
-    if step is None:
-        return None
     enough = guaranteed_progress(problem, float(found.value[_worst(problem, found)]))
-    return step if step.progress >= enough - ROUNDING else None
+    return _take(problem, state, block_terms(*given), found, enough)
 
 
-def _take(problem: Problem, state: State, terms: tuple[Term, ...], found: Suprema) -> Step | None:
-    """Return the step along the terms whose size the step rule chooses; None if nothing moves."""
-    eta = _step_size(problem, state, terms)
+def _take(problem: Problem, state: State, terms: tuple[Term, ...], found: Suprema, least: float = 0.0) -> Step | None:
+    """Return the step along the terms, by a line search or a share of the Newton step (spec 4.4), if it moves rows."""
+    if problem.step is None or problem.step == 1.0:
+        eta = line_search(problem.rows, state, terms, problem.geometry)
+    else:
+        eta = problem.step * newton(problem.rows, state, terms, problem.geometry)
     if eta == 0.0:
         return None
     moved = state.then(Update(tuple(term.scaled(eta) for term in terms), problem.geometry))
     if problem.losses(moved) == problem.losses(state) and problem.rows.run(Moved(state, moved)) == 0:
         return None
-    progress = problem.loss(state) - problem.loss(moved)
-    return Step(moved, float(found.value.max()), progress) if progress >= -ROUNDING else None
-
-
-def _step_size(problem: Problem, state: State, terms: tuple[Term, ...]) -> float:
-    """Return the line-search step, or a share of the Newton step (shrinkage, which keeps the bound by 1/(nu(2-nu)))."""
-    if problem.step is None or problem.step == 1.0:
-        return line_search(problem.rows, state, terms, problem.geometry)
-    return problem.step * newton(problem.rows, state, terms, problem.geometry)
+    return _progressed(problem, state, moved, float(found.value.max()), least)
 
 
 def guaranteed_progress(problem: Problem, violation: float) -> float:

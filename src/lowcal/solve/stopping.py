@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -62,23 +62,10 @@ _SENTENCES = {
 
 #: Labels are redrawn this often for listed subpopulations, and for a learner, which has to search anew in each.
 DRAWS, DRAWS_TO_SEARCH = 40, 12
+#: A held-out score improves if it falls by more than this, which is rounding.
+GAIN = 1e-12
 #: Points of the grid on which smooth weights see the predictions of redrawn labels.
 COARSE = 256
-
-
-@dataclass
-class Patience:
-    """Stop after `rounds` updates in which a held-out score did not improve; remember the best."""
-
-    rounds: int
-    best: float = np.inf
-    best_updates: int = 0
-
-    def is_over(self, score: float, n_updates: int) -> bool:
-        """Take the score after a number of updates; say whether patience has run out."""
-        if score < self.best - 1e-12:
-            self.best, self.best_updates = score, n_updates
-        return n_updates - self.best_updates >= self.rounds
 
 
 class Watch:
@@ -117,8 +104,9 @@ class HeldOut(Watch):
     status = Status.PATIENCE
 
     def __init__(self, rows: Rows, problem: Problem, solver: SolverName) -> None:
-        self.problem, self.patience = replace(problem, rows=rows), Patience(PATIENCE[solver])
-        self.has_violation, self._is_over = solver != "first", False
+        self.problem, self.rounds = replace(problem, rows=rows), PATIENCE[solver]
+        self.has_violation = solver != "first"
+        self._best_score, self._best, self._last = np.inf, 0, 0
 
     def figures(self, state: State) -> dict[str, float | None]:
         """Return the held-out figures; the solver "first" goes without the violation."""
@@ -126,16 +114,18 @@ class HeldOut(Watch):
         if self.has_violation and state is not START:
             violation = float(self.problem.measure(state, self.problem.alpha)[0].value.max())
         score = lost.brier if self.problem.geometry == "euclidean" else lost.log_loss
-        self._is_over = self.patience.is_over(score, state.n_updates)
+        self._last = state.n_updates
+        if score < self._best_score - GAIN:
+            self._best_score, self._best = score, self._last
         return {"held_out_violation": violation, "held_out_brier": lost.brier, "held_out_log_loss": lost.log_loss}
 
     def is_over(self) -> bool:
-        """Whether patience has run out."""
-        return self._is_over
+        """Whether the last `rounds` updates did not improve on the best."""
+        return self._last - self._best >= self.rounds
 
     def best(self, n_updates: int) -> int:
         """Return the number of updates that are best on the held-out rows."""
-        return self.patience.best_updates
+        return self._best
 
 
 def noise_floor(problem: Problem, draws: int | None = None) -> float:
