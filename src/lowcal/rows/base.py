@@ -16,6 +16,7 @@ from lowcal.kernels.exact import Scale as Scale
 from lowcal.kernels.reference import Design, Stacked, sample_rows, stack
 from lowcal.kernels.simplex import FloatArray, IntArray, scores
 from lowcal.kernels.switch import part_of
+from lowcal.rows.keys import MANY_ROWS
 from lowcal.rows.packing import flatten
 from lowcal.rows.updates import Term, Update, displacements
 from lowcal.subpopulations.asking import Trail
@@ -28,10 +29,11 @@ Result = TypeVar("Result", covariant=True)
 REMEMBERED = 3
 #: The number of designs, log odds and sums of trees that are kept.
 DESIGNS = 8
-#: Up to this many rows are looked at in the order of what they hold, where sums of floats depend on an order.
-SORTED = 20_000
+#: This many rows are enough to judge on and for the sums that a few coefficients need. Of fewer no sample is drawn, and
+#: they are looked at in the order of what they hold, as sums of floats depend on an order.
+FEW_ROWS = 20_000
 #: Up to this many rows may be asked for all at once, wherever they live.
-MOST_LOCAL = 1 << 20
+MOST_LOCAL = 4 * MANY_ROWS
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,7 +285,7 @@ class Rows(ABC):
     def few(self, seed: int | Sequence[int], size: int) -> Local:
         """Return that many rows, drawn by a seed, or all if there are fewer; few rows come in an order of their own."""
         which = sample_rows(self.scale.n, seed, size)
-        return self._sorted if which is None and self.scale.n <= SORTED else self.sample(which)
+        return self._sorted if which is None and self.scale.n <= FEW_ROWS else self.sample(which)
 
     @cached_property
     def _sorted(self) -> Local:

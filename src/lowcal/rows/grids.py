@@ -23,13 +23,14 @@ from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions.base import Suprema, Witness
 from lowcal.notions.smooth import on_grid, tightened
 from lowcal.rows.base import MOST_LOCAL, Local, Rows, Scale, Shard, State
+from lowcal.rows.keys import MANY_ROWS
 from lowcal.subpopulations.base import Family
 
 #: Points of the grid on which class-wise weights see the predictions of rows that are not in memory.
 POINTS = 1 << 16
-#: Cells of the partition on which all weights of several classes do, and the rows from which it is learned. Four times
-#: the cells take four times as long, and lower the error by a half with 3 classes and by a third with 5.
-CELLS, CELL_ROWS = 1 << 16, 1 << 18
+#: Cells of the partition on which all weights of several classes do. Four times the cells take four times as long, and
+#: lower the error by a half with 3 classes and by a third with 5.
+CELLS = POINTS
 
 
 class Places(Protocol):
@@ -76,7 +77,7 @@ class Cells:
     @classmethod
     def of(cls, rows: Rows, state: State) -> Cells:
         """Return cells that are small where predictions of a state are many."""
-        return cls(Partition.of(rows.few(0, CELL_ROWS).at(state), CELLS))
+        return cls(Partition.of(rows.few(0, MANY_ROWS).at(state), CELLS))
 
     @property
     def size(self) -> int:

@@ -33,7 +33,7 @@ from lowcal.data.progress import Passes
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.rows.base import Rows
 from lowcal.rows.disk import Disk, RawRows, Spill
-from lowcal.rows.keys import uniforms
+from lowcal.rows.keys import MANY_ROWS, uniforms
 from lowcal.rows.memory import Memory
 from lowcal.rows.passes import MassSums
 from lowcal.subpopulations import EVERYONE, Subpopulations, WeakLearner
@@ -53,7 +53,7 @@ from lowcal.subpopulations.single_row import columns_of
 from lowcal.subpopulations.union import Part, Union, UnionEncoder
 
 #: Rows from which levels and cut points are learned; fewer, down to the last, if there are many columns.
-SAMPLE_ROWS, SAMPLE_NUMBERS, LEAST_SAMPLE = 1 << 18, 1 << 23, 1 << 15
+SAMPLE_ROWS, SAMPLE_NUMBERS, LEAST_SAMPLE = MANY_ROWS, 32 * MANY_ROWS, MANY_ROWS // 8
 #: Parts of the rows keep this many times their share of the sample: together they hold all of it.
 SPARE = 1.25
 #: The rows that a group needs in a sample to be counted in all rows.

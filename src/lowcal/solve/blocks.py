@@ -39,7 +39,8 @@ from lowcal.kernels.switch import part_of
 from lowcal.notions.base import Suprema
 from lowcal.notions.moments import displacement, moments
 from lowcal.notions.weights import Cell, CellIds, Evaluated, Weight, evaluate
-from lowcal.rows.base import Local, Rows, State
+from lowcal.rows.base import FEW_ROWS, Local, Rows, State
+from lowcal.rows.keys import MANY_ROWS
 from lowcal.rows.passes import Moments
 from lowcal.rows.updates import Term
 from lowcal.subpopulations.base import Family, WeakLearner
@@ -55,21 +56,21 @@ MANY_FEATURES, SMALL_SHARE = 2000, 0.2
 #: Of thresholds, which nest, at most so many features take part in one round.
 MAX_FEATURES = 1500
 #: At most this many subpopulations bring their own witness into one step (infinite weight classes).
-MOST_WITNESSES = 100
+MOST_WITNESSES = FEW_FEATURES
 #: Directions along witnesses are found on at most this many rows.
-WITNESS_ROWS = 1 << 18
+WITNESS_ROWS = MANY_ROWS
 #: Gram matrices are accumulated on this many rows, or on ten for each feature if that is more.
-GRAM_ROWS = 20_000
+GRAM_ROWS = FEW_ROWS
 #: Several chunks are swept over this many rows, or over ten for each feature if that is more.
-SWEEP_ROWS = 100_000
+SWEEP_ROWS = 5 * GRAM_ROWS
 #: Ridge relative to the diagonal: nested groups make the Gram matrix singular. It must stay far above rounding, as
 #: what it leaves over decides what a learner is asked for next.
 RIDGE = 1e-6
 #: Ridge relative to the largest feature of the same subpopulation. A weight that is below 3e-4 on all of its rows has
 #: no violation to speak of, but would fit their residuals with coefficients that have no bound.
 FAINT = 1e-7
-#: Features whose correlation is one up to this much are copies.
-COPY = 1e-12
+#: Numbers that differ by a smaller share than this are equal: two sums of the same numbers differ by rounding.
+SLACK = 1e-12
 #: Gauss-Seidel ends after so many sweeps, or when moments are left that are this small a share of the first ones.
 SWEEPS, SWEPT = 10, 0.05
 #: Code columns whose groups form runs of disjoint ones at least this long on average are solved for run by run.
@@ -255,7 +256,7 @@ class Ridged:
         diagonal = np.diag(G)
         scale = np.where(diagonal > SMALLEST, diagonal, np.inf) ** -0.5
         unit = G * scale[:, None] * scale
-        first, second = np.nonzero(unit > 1.0 - COPY)
+        first, second = np.nonzero(unit > 1.0 - SLACK)
         is_live = scale > 0.0
         is_live[second[first < second]] = False
         live = np.flatnonzero(is_live)

@@ -20,15 +20,12 @@ from lowcal.data.errors import InvalidInput
 from lowcal.kernels.products import dot
 from lowcal.kernels.simplex import FloatArray, Geometry, IntArray, auc, brier_losses, log_losses
 from lowcal.rows import START, Rows, State
-from lowcal.rows.keys import Dealt, count, folds_of
+from lowcal.rows.base import FEW_ROWS
+from lowcal.rows.keys import MANY_ROWS, Dealt, count, folds_of
 from lowcal.solve.homes import Refit
 from lowcal.solve.solvers import SOLVERS, Problem, Step
 from lowcal.solve.stopping import Status, Watch
 
-#: This many held-out rows are enough to judge on: with more rows, not every fold is judged.
-JUDGED = 20_000
-#: A fold holds no more rows than this.
-MOST_HELD = 1 << 18
 #: Fewer rows than this can't tell a gain from luck: nothing is kept.
 LEAST_ROWS = 50
 #: The first step is kept if the loss falls by more than this many standard errors of its change: benchmarks/harm.py.
@@ -210,7 +207,7 @@ def are_enough(weight: FloatArray, unit: FloatArray | None = None) -> bool:
 def make_guard(problem: Problem, solver: str, rounds: int | None, share: float, refit: Refit) -> Guard | None:
     """Return the guard of a fit; None where rows are too few to deal. `refit` gives each fold a class of its own."""
     folds, rows = [], problem.rows
-    for outside, inside in masks(rows.count, share, problem.seed, JUDGED):
+    for outside, inside in masks(rows.count, share, problem.seed, FEW_ROWS):
         n_held = count(inside, rows.count)
         if n_held in (0, rows.count):
             continue
@@ -250,5 +247,5 @@ def deal(weight: FloatArray, share: float, seed: int, judged: int) -> Iterator[t
 
 def _count_folds(n: int, share: float, judged: int) -> tuple[int, int]:
     """Return how many folds n rows are dealt into, and how many of them are judged."""
-    n_folds = max(2, round(1.0 / share), -(-n // MOST_HELD))
+    n_folds = max(2, round(1.0 / share), -(-n // MANY_ROWS))
     return n_folds, int(np.clip(np.ceil(n_folds * judged / max(1, n)), 1, n_folds))

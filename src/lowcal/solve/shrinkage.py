@@ -26,7 +26,8 @@ from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray, from_scores, 
 from lowcal.kernels.together import Grouped, Regressions, regress_each
 from lowcal.notions.base import Notion, Suprema
 from lowcal.notions.weights import Cell, Evaluated, LogOdds, Monomial, Weight, evaluate, monomials
-from lowcal.rows.base import START, Local, Rows, State
+from lowcal.rows.base import FEW_ROWS, START, Local, Rows, State
+from lowcal.rows.keys import MANY_ROWS
 from lowcal.rows.memory import Memory
 from lowcal.rows.passes import Evidence, Gradient, Seen, losses
 from lowcal.rows.updates import Term, Update
@@ -52,12 +53,12 @@ SHUT = 1e6
 MANY_PRODUCTS = 64
 #: A step of groups is made of at most this many Newton steps; it ends with one that gains less than this share.
 MOST_STEPS, LITTLE = 12, 0.01
-#: The most members with a dense Hessian of the logit step; one row in how many it is taken from; the most rows.
-MOST_DENSE, SHARE_OF_HESSIAN, MOST_OF_HESSIAN = 500, 10, 1 << 18
+#: The most members with a dense Hessian of the logit step, and one row in how many it is taken from.
+MOST_DENSE, SHARE_OF_HESSIAN = 500, 10
 #: The prior of a logit step is loosened this often at most.
 LOOSENED = 3
 #: The line of everyone is fitted to at most this many rows; one that a regression only starts from, to these.
-LINE_ROWS, START_ROWS = 20_000, 2_000
+LINE_ROWS, START_ROWS = FEW_ROWS, FEW_ROWS // 10
 #: The prior variance of what a regression starts from: next to no prior.
 FREE = 100.0
 #: Prior variances of shifts and slopes where rows are to be fitted whatever that does to others.
@@ -543,7 +544,7 @@ def logit_hessian(families: Sequence[Family], rows: Rows, seed: Sequence[int]) -
 def _few_rows(features: Features, seed: Sequence[int]) -> Regression:
     """Return the regression on as many rows as its Hessian needs."""
     n, m = features.rows.scale.n, sum(len(family.names) for family in features.families)
-    size = max(GRAM_ROWS, 20 * m, min(n // SHARE_OF_HESSIAN, MOST_OF_HESSIAN))
+    size = max(GRAM_ROWS, 20 * m, min(n // SHARE_OF_HESSIAN, MANY_ROWS))
     some = features.rows.few(seed, size)
     z = some.scores(features.base)[:, 0]
     return Regression(some.design(features.families), z, some.y[:, 0], some.weight, np.zeros((m, 2)))

@@ -28,7 +28,7 @@ from lowcal.rows.grids import are_placed, smooth_suprema
 from lowcal.rows.passes import CellMoments, Lost, MassSums, Moments, Moved, losses
 from lowcal.rows.questions import Probed, Witnessed
 from lowcal.rows.updates import Term, Update
-from lowcal.solve.blocks import block_terms
+from lowcal.solve.blocks import SLACK, block_terms
 from lowcal.solve.options import Tolerance
 from lowcal.solve.shrinkage import (
     are_many,
@@ -54,8 +54,6 @@ ROUNDING = 1e-14
 LITTLE = 0.02
 #: Steps on what a boosting learner starts with (everyone), before it grows trees on what these leave.
 START_STEPS = 2
-#: A supremum that exceeds alpha by a smaller share than this equals it: two sums of the same numbers differ so much.
-SLACK = 1e-12
 
 
 def are_within(suprema: FloatArray, limits: FloatArray) -> bool:

@@ -13,6 +13,7 @@ from lowcal.notions.smooth import Smooth
 from lowcal.rows import START, Rows, State
 from lowcal.rows.grids import smooth_on_grid
 from lowcal.rows.passes import losses
+from lowcal.solve.blocks import SLACK
 from lowcal.solve.options import PATIENCE, SolverName
 from lowcal.solve.solvers import Problem, Step, explore
 
@@ -62,8 +63,6 @@ _SENTENCES = {
 
 #: Labels are redrawn this often for listed subpopulations, and for a learner, which has to search anew in each.
 DRAWS, DRAWS_TO_SEARCH = 40, 12
-#: A held-out score improves if it falls by more than this, which is rounding.
-GAIN = 1e-12
 #: Points of the grid on which smooth weights see the predictions of redrawn labels.
 COARSE = 256
 
@@ -115,7 +114,7 @@ class HeldOut(Watch):
             violation = float(self.problem.measure(state, self.problem.alpha)[0].value.max())
         score = lost.brier if self.problem.geometry == "euclidean" else lost.log_loss
         self._last = state.n_updates
-        if score < self._best_score - GAIN:
+        if score < self._best_score - SLACK:
             self._best_score, self._best = score, self._last
         return {"held_out_violation": violation, "held_out_brier": lost.brier, "held_out_log_loss": lost.log_loss}
 
