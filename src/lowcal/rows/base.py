@@ -75,7 +75,7 @@ START = State()
 
 
 def outdated(kept: Iterable[Trail], kind: type) -> list[Trail]:
-    """Return the oldest steps of a kind, all but as many as are worth keeping; the start always is."""
+    """Return the oldest steps of a kind, all but the last few that are worth keeping; the start always is."""
     own = [state for state in kept if type(state) is kind and state is not START]
     return own[: max(0, len(own) - own[0].remembered)] if own else []
 
@@ -210,7 +210,7 @@ def unit_of(weight: FloatArray, copies: IntArray | None) -> FloatArray:
 
 #: The number of a first row and of rows -> which of them are meant.
 Mask = Callable[[int, int], NDArray[np.bool_]]
-#: Rows at hand: a shard, or some rows of one.
+#: Rows in this process: a shard, or some rows of one.
 Local = Shard | Picked
 
 
@@ -222,7 +222,7 @@ class Pass(Protocol[Result]):
         ...
 
     def read(self, total: Any, some: Local, scale: Scale) -> Result:
-        """Return what the sums of all shards say; `some` are any of the rows."""
+        """Return the result from the sums of all shards; `some` are any of the rows."""
         ...
 
 

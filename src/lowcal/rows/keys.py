@@ -53,7 +53,7 @@ def draw_labels(p: FloatArray, u: FloatArray) -> FloatArray:
 def draw_shares(p: FloatArray, copies: IntArray, seed: Sequence[int]) -> FloatArray:
     """Return the share of each label among the copies of every row, which draw theirs from the predictions.
 
-    Labels of single rows have keys; copies, of which there are many, share a generator for all rows at hand.
+    Labels of single rows have keys; copies, of which there are many, share a generator for all rows of a shard.
 
     >>> shares = draw_shares(np.array([[0.0], [0.5], [1.0]]), np.array([5, 10**8, 7]), (0,)).ravel()
     >>> shares.round(3).tolist()

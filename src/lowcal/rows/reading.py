@@ -326,7 +326,7 @@ class Sampling:
             self._cut()
 
     def _cut(self) -> None:
-        """Keep as many rows as are wanted."""
+        """Keep no more rows than are wanted."""
         keys = np.concatenate([part for part, _ in self.parts])
         names = self.parts[0][1]
         batch = {name: join([one[name] for _, one in self.parts]) for name in names}

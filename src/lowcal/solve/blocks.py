@@ -4,8 +4,8 @@ On the simplex the Gram matrix is G (x) (I - 11'/d), and the moments of a featur
 theta = G^-1 g label by label. In the mirror geometry each label has its own curvature f_a (1 - f_a).
 Few features are solved for at once. Many are solved for block by block (Gauss-Seidel): a block is a code column,
 whose groups form runs of disjoint ones with a small Gram matrix for each group, or a chunk of overlapping groups with
-a Gram matrix of its own. A subsample of the rows may stand for all of them in G. Chunks know their correlations from
-fewer rows still, and go that way no further than it helps; time grows in proportion to the features.
+a Gram matrix of its own. A subsample of the rows may stand for all of them in G. Chunks estimate
+their correlations from fewer rows still, and step only as far as that helps; time is linear in the features.
 This is the direction only: the line search that follows uses all rows, so no promise depends on the subsample.
 """
 
@@ -49,11 +49,11 @@ from lowcal.subpopulations.base import Family, WeakLearner
 FEW_FEATURES = 100
 #: Overlapping subpopulations are solved for in chunks of at most this many features.
 CHUNK_FEATURES = 250
-#: Several chunks know the correlations of their features from this many rows for each feature.
+#: Rows per feature from which several chunks estimate the correlations of their features.
 CHUNK_ROWS = 10
 #: Beyond this many features, members whose violation is below this share of alpha sit out.
 MANY_FEATURES, SMALL_SHARE = 2000, 0.2
-#: Of thresholds, which nest, at most so many features take part in one round.
+#: At most this many features of thresholds, which nest, take part in one round.
 MAX_FEATURES = 1500
 #: At most this many subpopulations bring their own witness into one step (infinite weight classes).
 MOST_WITNESSES = FEW_FEATURES
@@ -67,17 +67,17 @@ SWEEP_ROWS = 5 * GRAM_ROWS
 #: what it leaves over decides what a learner is asked for next.
 RIDGE = 1e-6
 #: Ridge relative to the largest feature of the same subpopulation. A weight that is below 3e-4 on all of its rows has
-#: no violation to speak of, but would fit their residuals with coefficients that have no bound.
+#: no violation of note, but would fit their residuals with coefficients that have no bound.
 FAINT = 1e-7
 #: Numbers that differ by a smaller share than this are equal: two sums of the same numbers differ by rounding.
 SLACK = 1e-12
-#: Gauss-Seidel ends after so many sweeps, or when moments are left that are this small a share of the first ones.
+#: Gauss-Seidel ends after this many sweeps, or when the moments left are at most this share of the first ones.
 SWEEPS, SWEPT = 10, 0.05
 #: Code columns whose groups form runs of disjoint ones at least this long on average are solved for run by run.
 LEAST_RUN = 4
 #: With more weights than this (many classes), every subpopulation is large enough a system of its own.
 MANY_WEIGHTS = 50
-#: Of a code column at most so many sums are held.
+#: At most this many sums are held for a code column.
 MOST_SUMS = 1 << 24
 
 
@@ -86,7 +86,7 @@ class Squares:
     """A least-squares problem on some rows: features c(x) u(f), curvatures h_ik >= 0, and the moments g it must meet.
 
     `ridge` is relative to the diagonal, `prior` is a precision added to it, of the shape of g; `seed` draws the rows
-    from which chunks know correlations.
+    from which chunks estimate correlations.
     """
 
     design: Design
@@ -165,7 +165,7 @@ def _active(
 def _representatives(design: Design, value: FloatArray, limit: int) -> IntArray:
     """Return all members, but of thresholds at most `limit`: the worst of each run of neighbours.
 
-    Neighbouring thresholds of a feature say almost the same.
+    Neighbouring thresholds of a feature are almost the same.
     """
     size = len(value)
     is_nested = isinstance(design, Codes) and any(isinstance(decode, Cumulative) for decode in design.decode)
@@ -176,7 +176,7 @@ def _representatives(design: Design, value: FloatArray, limit: int) -> IntArray:
 
 
 def _row_curvature(p: FloatArray, geometry: Geometry) -> FloatArray:
-    """Return how much the potential bends in each coordinate: 1, or f (1 - f) in the mirror geometry."""
+    """Return the curvature of the potential in each coordinate: 1, or f (1 - f) in the mirror geometry."""
     if geometry == "euclidean":
         return np.ones((len(p), 1))
     return np.maximum(p * (1.0 - p), LEAST_CURVATURE)
@@ -468,7 +468,7 @@ def _sorted(design: Design, per_member: int) -> tuple[list[CodeColumn], list[tup
 
 
 def _chunks(columns: Sequence[tuple[IntArray, Design]], room: int) -> Iterator[tuple[IntArray, Design]]:
-    """Yield members and their designs, joined and split such that each has at most so many."""
+    """Yield members and their designs, joined and split such that each has at most `room`."""
     held: list[tuple[IntArray, Design]] = []
     for members, column in columns:
         for some in np.array_split(np.arange(len(members)), -(-len(members) // room)):

@@ -1,4 +1,4 @@
-"""Checkpoints: the updates of a fit as they come, so that a fit that was killed goes on where it was.
+"""Checkpoints: the updates of a fit as they come, so that a fit that was killed continues where it was.
 
 The updates are all that a fit knows, beside the trees that its learners have grown. A checkpoint is a saved model of
 the updates made so far, with these trees, what the solver needs to go on, and a fingerprint of the rows and the
@@ -60,21 +60,21 @@ class Checkpoint:
         end = steps[-1].state if steps else START
         model = write_predictor(Predictor(problem.learner.encoder, end.updates, self.layout))
         plan = [[list(step.stage), step.violation.hex(), step.progress.hex()] for step in steps]
-        told = {"checkpoint": self.fingerprint, "steps": plan, "grown": _write_grown(self.growths, model)}
+        metadata = {"checkpoint": self.fingerprint, "steps": plan, "grown": _write_grown(self.growths, model)}
         with atomic_write(self.path) as file:
-            file.write(checked_json.write_document(model, told, __version__))
+            file.write(checked_json.write_document(model, metadata, __version__))
         self._last[:] = [monotonic()]
 
     def resumed(self, problem: Problem) -> Problem:
         """Return the problem with the steps of the file, if there is one; the learners get the trees they had grown."""
         if not os.path.exists(self.path):
             return problem
-        updates, forests, told = self._read()
-        for own, places in zip(self.growths, told.get("grown", ()), strict=False):
+        updates, forests, metadata = self._read()
+        for own, places in zip(self.growths, metadata.get("grown", ()), strict=False):
             own += [[forests[k] for k in each] for each in places]
         past = (
             Past(update, tuple(stage), float.fromhex(violation), float.fromhex(progress))
-            for update, (stage, violation, progress) in zip(updates, told["steps"], strict=True)
+            for update, (stage, violation, progress) in zip(updates, metadata["steps"], strict=True)
         )
         return replace(problem, past=tuple(past))
 
@@ -105,11 +105,11 @@ def _write_grown(growths: Sequence[list[Any]], model: dict[str, Any]) -> list[An
 
 
 def fingerprint(problem: Problem, solver: str, layout: Layout) -> str:
-    """Return what tells fits apart: rows by their exact losses at the start, the class by its names, the options."""
+    """Return what identifies a fit: rows by their exact losses at the start, the class by its names, the options."""
     lost, rows = problem.losses(START), problem.rows
-    told = [
+    parts = [
         rows.scale.n, rows.scale.most.hex(), rows.worth.hex(), lost.brier.hex(), lost.log_loss.hex(), layout.to_dict(),
         str(problem.notion), problem.alpha.hex(), problem.geometry, problem.step, problem.seed,
         repr(problem.tolerance), problem.is_guarded, problem.is_study, solver, problem.learner.names,
     ]  # fmt: skip
-    return hashlib.sha256(repr(told).encode()).hexdigest()
+    return hashlib.sha256(repr(parts).encode()).hexdigest()

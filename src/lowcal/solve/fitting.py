@@ -1,4 +1,4 @@
-"""`multicalibrate`: consume a solver's updates until the notion holds, and say what was reached."""
+"""`multicalibrate`: consume a solver's updates until the notion holds, and report what was reached."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def multicalibrate(
     min_share : `per_person` holds in subpopulations that are at least this share of the population.
     solver : "first" (Algorithm 1 as printed), "worst" (largest violation first), "block" (all constraints at once).
     geometry : "mirror" (add in log space; log loss is its potential) or "euclidean" (add and project: the paper).
-        None: "mirror", but "euclidean" for the solver "first". With "mirror", block steps are shrunk by what the rows
-        themselves say (empirical Bayes), from everyone to single conditions to their conjunctions.
+        None: "mirror", but "euclidean" for the solver "first". With "mirror", block steps are shrunk by
+        empirical Bayes, from everyone to single conditions to their conjunctions.
     step : for "first" the step size, at most alpha (None: alpha / (2d)); otherwise a share in (0, 1) of the Newton
         step (shrinkage), or None or 1 for a line search.
     sample_weight : weights of the rows, not negative; or the name of a column.
@@ -102,7 +102,7 @@ def multicalibrate(
         next is not known yet); return True to stop.
     progress : show a progress bar (needs tqdm, else plain lines on standard error).
     random_state : seed of the held-out split and of subsamples; without one, only the held-out split is left to chance.
-    classes : names of the columns of p, where the values of y do not tell.
+    classes : names of the columns of p, where the values of y do not determine them.
     memory : bytes that rows may take, if they come from files or other sources; None: a quarter of the machine's. More
         rows are encoded into a temporary file of a few bytes a row, and the fit is the same to the last bit.
     checkpoint : a file to which the updates are written as they come, each time at once; `load` reads it as a model.
@@ -149,7 +149,7 @@ def fit_rows(
     random_state: int | np.random.Generator | None,
     frequency_weight: ArrayLike | None = None,
 ) -> Fit:
-    """Return the fit that the options ask for: read the rows, state the problem, watch, run, and say what holds."""
+    """Return the fit that the options ask for: read the rows, state the problem, watch, run, and report what holds."""
     rng = read_random_state(random_state)
     if isinstance(options.subpopulations, Private):
         if frequency_weight is not None:

@@ -26,7 +26,7 @@ from lowcal.solve.homes import Refit
 from lowcal.solve.solvers import SOLVERS, Problem, Step
 from lowcal.solve.stopping import Status, Watch
 
-#: Fewer rows than this can't tell a gain from luck: nothing is kept.
+#: Fewer rows than this can't distinguish a gain from chance: nothing is kept.
 LEAST_ROWS = 50
 #: The first step is kept if the loss falls by more than this many standard errors of its change: benchmarks/harm.py.
 #: Steps that were undone raise the bar (`caution`).
@@ -40,7 +40,7 @@ INFINITE = 20
 
 
 def is_harmless(problem: Problem) -> bool:
-    """Whether the constraints are so few for the rows that to fit them all can do no harm worth speaking of.
+    """Whether the constraints are so few for the rows that to fit them all can do no harm of note.
 
     F coefficients fitted to noise cost F / (2 n) of log loss on fresh rows (Akaike). Learned classes are unlimited.
     """
@@ -63,7 +63,7 @@ class FoldRun:
 
     @cached_property
     def _step(self) -> Step | None:
-        """The step that comes next; a checkpoint may tell which trees were grown before the first one is looked for."""
+        """The next step, found on first use: by then a checkpoint may have restored the trees that were grown."""
         return next(self._stream, None)
 
     @property
@@ -102,7 +102,7 @@ class FoldScores:
 
 
 class Guard(Watch):
-    """Judges every step of a fit by its likes on the folds."""
+    """Judges every step of a fit by the same steps on the folds."""
 
     status = Status.GUARDED
 
@@ -121,7 +121,7 @@ class Guard(Watch):
         self.n_kept, self.n_undone = 0, 0
 
     def keeps(self, step: Step) -> bool:
-        """Try a step on every fold and say whether it is kept; a solver of small steps is judged in the end."""
+        """Try a step on every fold; return whether it is kept. A solver of small steps is judged in the end."""
         for fold in self.folds:
             fold.propose(step.stage)
         tried = self._scores()
@@ -200,7 +200,7 @@ def mean_change(
 
 
 def are_enough(weight: FloatArray, unit: FloatArray | None = None) -> bool:
-    """Whether rows of these weights are enough to tell a gain from luck."""
+    """Whether rows of these weights are enough to distinguish a gain from chance."""
     return bool(dot(weight, weight if unit is None else unit) * LEAST_ROWS <= 1.0)
 
 

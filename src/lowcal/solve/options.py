@@ -94,7 +94,7 @@ class Tolerance:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `multicalibrate` and the estimators are asked for; their docstrings say what each option means."""
+    """What `multicalibrate` and the estimators are asked for; their docstrings explain each option."""
 
     subpopulations: Subpopulations | None = None
     notion: str | Notion = "degree-2"

@@ -40,7 +40,7 @@ MOST_CELLS = 100_000
 
 @dataclass(frozen=True)
 class PrivacyGuarantee:
-    """What a private fit pays and what it promises.
+    """What a private fit costs and what it guarantees.
 
     The fit is (epsilon, delta)-differentially private for samples that differ in one row: `rounds` rounds, each of a
     selection and a release of eps0, under `theorem`. With probability 1 - beta every selected score is within
@@ -123,7 +123,7 @@ class PrivateFit(Fit):
 
     `violation` is the released, noisy score of the pair that the last round selected, `history` the released scores
     (its losses are nan: they are not released), and `upper` bounds the supremum over the class on the fitted rows
-    with probability 1 - beta. `guarantee` says what was paid and what is promised. The status is "reached" if the
+    with probability 1 - beta. `guarantee` is the budget and what it guarantees. The status is "reached" if the
     last score was below 3/4 of the tolerance and the errors were small enough for alpha, "undecided" if they were
     not, "limit" if the rounds ran out.
     """

@@ -1,7 +1,7 @@
 """One fit: the loop that consumes a solver's stream of updates, and what it returns.
 
 The loop knows nothing of the method: it records, asks the held-out rows, the callback and the limits, and at the end
-says what is true of the predictor on the fitted rows.
+reports what is true of the predictor on the fitted rows.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class Fit:
     candidates : what each way to recalibrate does on held-out rows (`recalibrate` only).
 
     `violation` is attained by a witness on the fitted rows and `upper` is certified: the supremum lies between them,
-    and they are equal wherever it is known exactly. `is_exact` says whether "no subpopulation" refers to the whole
-    class or of what its learner found.
+    and they are equal wherever it is known exactly. `is_exact`: whether "no subpopulation" refers to the whole
+    class or to what its learner found.
     """
 
     predictor: Predictor
@@ -178,7 +178,7 @@ class Run:
     history: list[Record] = field(default_factory=list)
 
     def __call__(self, progress: bool) -> Fit:
-        """Consume updates until the stream ends or a stop rule speaks."""
+        """Consume updates until the stream ends or a stop rule applies."""
         self.bound = bound(self.solver, self.problem)
         self.before = self._record(START)
         status = None
@@ -197,7 +197,7 @@ class Run:
         return self._finish(status)
 
     def _kept_steps(self) -> Iterator[Step]:
-        """Yield the solver's steps that the guard keeps; the solver is told of those that are undone."""
+        """Yield the solver's steps that the guard keeps; send the solver whether each was kept."""
         stream = SOLVERS[self.solver](self.problem, START)
         step = next(stream, None)
         while step is not None:
@@ -230,7 +230,7 @@ class Run:
         return None
 
     def _finish(self, status: Status | None) -> Fit:
-        """Measure once more, keep the best held-out predictor, and say what holds."""
+        """Measure once more, keep the best held-out predictor, and report what holds."""
         states = [START, *(step.state for step in self.steps)]
         self.end = states[-1]
         best = self.watch.best(len(self.history))
@@ -261,7 +261,7 @@ class Run:
 
     @property
     def _is_open(self) -> bool:
-        """Whether the rows themselves say how far to go."""
+        """Whether the rows determine how far to go."""
         return self.problem.alpha == 0.0 or self.floor is not None
 
     def _status(self, found: Suprema, status: Status | None) -> Status:

@@ -1,7 +1,7 @@
 """Three solvers, each a generator of updates: Algorithm 1 as printed, the largest violation first, all at once.
 
 A solver knows nothing of limits, patience, progress bars or held-out rows; whoever consumes the stream does, and may
-answer a step with False: it is then undone, and the solver goes on with what comes next.
+answer a step with False: it is then undone, and the solver continues with its next step.
 Every update lowers the training potential by a fixed amount, so each stream ends within `bound` updates (spec 4.3).
 Paper: Algorithm 1 and Lemma 5.3.
 """
@@ -57,7 +57,7 @@ START_STEPS = 2
 
 
 def are_within(suprema: FloatArray, limits: FloatArray) -> bool:
-    """Say whether every supremum is at most its limit, up to rounding."""
+    """Return whether every supremum is at most its limit, up to rounding."""
     return bool((suprema <= limits * (1.0 + SLACK)).all())
 
 
@@ -76,9 +76,9 @@ class Problem:
     """What a solver is asked to solve: rows, W, C, alpha, and how to move.
 
     alpha = 0 asks for all that shrunk steps find, and for nothing beyond. `tolerance`, where it is given, sets a limit
-    for each subpopulation in the place of alpha. `is_measured`: whether steps say which violation they are made for;
+    for each subpopulation in the place of alpha. `is_measured`: whether steps record the violation they are made for;
     `is_guarded`: whether steps may be undone, so that small ones come first; `is_study`: whether alpha is to be reached
-    on these rows whatever that does to others. `past`: the first steps, where a fit goes on that was interrupted.
+    on these rows whatever that does to others. `past`: the first steps, where an interrupted fit is resumed.
     """
 
     rows: Rows
@@ -119,7 +119,7 @@ class Problem:
 
     @cached_property
     def shape(self) -> FloatArray:
-        """As many zeros as there are predictions: what a notion may know of them."""
+        """Zeros of the shape of the predictions: what a notion may know of them."""
         return np.broadcast_to(0.0, (self.rows.scale.n, self.d))
 
     def whole(self, state: State) -> tuple[FloatArray, FloatArray]:
@@ -177,7 +177,7 @@ class Problem:
 class Step:
     """The state after an update, the violation seen before it, and the drop of the potential.
 
-    `stage` says where in the solver's plan the step stands: equal for equal steps on other rows.
+    `stage` is the place of the step in the solver's plan: the same for the same step on other rows.
     """
 
     state: State
@@ -198,7 +198,7 @@ Solver = Callable[[Problem, State], Iterator[Step]]
 
 
 def holds(problem: Problem, state: State) -> bool:
-    """Say whether the notion holds for every known subpopulation."""
+    """Return whether the notion holds for every known subpopulation."""
     return are_within(problem.suprema(state).upper, problem.limits)
 
 
@@ -222,7 +222,7 @@ def first(problem: Problem, state: State) -> Iterator[Step]:
 def _algorithm_1(problem: Problem, state: State, beta: float) -> Iterator[Step]:
     eta = beta / (2 * problem.d) if problem.step is None else min(problem.step, beta)
     while True:                                                  # while not mc
-        past = recalled(problem, state) if problem.learner.is_exact else None  # (a fit that goes on)
+        past = recalled(problem, state) if problem.learner.is_exact else None  # (a resumed fit)
         if past is not None:
             state = past.state
             yield past
@@ -499,7 +499,7 @@ def _learn_for_step(problem: Problem, state: State) -> None:
 
 
 def _ask_about_probes(problem: Problem, state: State) -> bool:
-    """Ask the learner for members that correlate with the probes' residuals; say whether there are new ones."""
+    """Ask the learner for members that correlate with the probes' residuals; return whether there are new ones."""
     return problem.learner.ask(problem.rows, Probed(state, tuple(probes_and_labels(problem.notion, problem.d))))
 
 
@@ -559,7 +559,7 @@ def _take(problem: Problem, state: State, terms: tuple[Term, ...], found: Suprem
 def guaranteed_progress(problem: Problem, violation: float) -> float:
     """Return the drop of the potential that a violation of this size guarantees (spec 4.3).
 
-    Euclidean: g^2 / B. Mirror: 2 g^2, as the log loss bends by at most 1/4. Shrinkage nu: times nu (2 - nu).
+    Euclidean: g^2 / B. Mirror: 2 g^2, as the curvature of the log loss is at most 1/4. Shrinkage nu: times nu (2 - nu).
     """
     share = 1.0 if problem.step is None else problem.step
     best = violation**2 / width(problem.d) if problem.geometry == "euclidean" else 2.0 * violation**2
@@ -580,7 +580,7 @@ def bound(solver: str, problem: Problem) -> int:
 
 
 def _whole(bound: float) -> int:
-    """Round a bound down; one beyond all counting is the largest integer a machine counts with."""
+    """Round a bound down; one that is too large becomes the largest machine integer."""
     return int(min(bound, sys.maxsize))
 
 

@@ -19,7 +19,7 @@ from lowcal.solve.solvers import Problem, Step, explore
 
 
 class Status(StrEnum):
-    """How a fit ended. It refers to the fitted rows only: certify on fresh rows. `sentence` says it in words.
+    """How a fit ended. It refers to the fitted rows only: certify on fresh rows. `sentence` explains it.
 
     REACHED : the supremum over the whole weight class is at most alpha for every subpopulation looked at.
     LIMIT : max_updates was reached before that.
@@ -81,7 +81,7 @@ class Watch:
         return []
 
     def keeps(self, step: Step) -> bool:
-        """Whether a step is kept; the solver is told of those that are undone."""
+        """Whether a step is kept; the solver learns of those that are undone."""
         return True
 
     def figures(self, state: State) -> dict[str, float | None]:
