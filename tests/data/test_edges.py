@@ -139,7 +139,7 @@ def test_solvers_are_generators_that_know_nothing_of_limits():
         p, y, state = data.p[:, None], data.y[:, None].astype(float), START
         problem = Problem(Memory.of(learner.rows, p, y, weight), Multiaccuracy(), learner, alpha=0.02)
         for step in solver(problem, START):
-            p, state = step.update(p, learner.rows), step.state
+            p, state = step.state.update(p, learner.rows), step.state
             np.testing.assert_array_equal(p, problem.whole(state)[0])
         assert problem.suprema(state).upper.max() <= 0.02, name
 

@@ -7,7 +7,7 @@ than the sample are learned from it all the same, so that a fit is the same to t
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -500,25 +500,19 @@ def on_disk(
     """Survey the rows of a source, learn a class that needs no matrix, and encode all rows into a temporary file."""
     found = survey(batches, roles, wanted_columns(subpopulations), classes, seed, bar)
     learner = learn_sample(subpopulations, found, roles, is_fit)
-    spill = Spill()
-    for chunk in _chunks(batches, roles, found, learner.encoder, bar):
+    spill, start = Spill(), 0
+    bar.start("encoding", found.n)
+    for batch in batches.read(encoded_columns(roles, learner.encoder)):
+        with at_row(start):
+            chunk = encode_rows(batch, roles, found.layout, learner.encoder)
         spill.add(chunk)
+        start += length_of(batch)
+        bar.add(length_of(batch))
+    bar.close()
     spill.close()
     found.require_same(batches.shown, spill.n)
     rows = Disk(spill, found.layout.d, bar)
     return rows, keep_large(subpopulations, learner, rows, found.size), found.layout
-
-
-def _chunks(batches: Batches, roles: Roles, found: Survey, encoder: Encoder, bar: Passes) -> Iterator[RawRows]:
-    """Yield the rows that have weight, checked and encoded."""
-    start = 0
-    bar.start("encoding", found.n)
-    for batch in batches.read(encoded_columns(roles, encoder)):
-        with at_row(start):
-            yield encode_rows(batch, roles, found.layout, encoder)
-        start += length_of(batch)
-        bar.add(length_of(batch))
-    bar.close()
 
 
 def encoded_columns(roles: Roles, encoder: Encoder) -> tuple[str, ...]:

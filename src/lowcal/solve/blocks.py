@@ -203,10 +203,19 @@ def solve_all(
     is_sample: bool,
     prior: FloatArray | None = None,
 ) -> FloatArray:
-    """Return theta of shape (m, S, d) for the weights U."""
-    if isinstance(U, CellIds):
-        return _solve_cells(design, U, h, g, seed, is_sample, prior)
-    return solve(Squares(design, U, h, g, _ridge(g.shape[0] * g.shape[1], len(U), is_sample), seed, prior))
+    """Return theta of shape (m, S, d) for the weights U; cells, which do not overlap, are solved for one by one."""
+    if not isinstance(U, CellIds):
+        return solve(Squares(design, U, h, g, _ridge(g.shape[0] * g.shape[1], len(U), is_sample), seed, prior))
+    theta = np.zeros_like(g)
+    order = np.argsort(U.ids, kind="stable")
+    cells = np.split(order, np.searchsorted(U.ids[order], np.arange(1, U.n_cells + 1)))[: U.n_cells]
+    for s, inside in enumerate(cells):
+        if len(inside):
+            ridge = _ridge(len(g), len(inside), is_sample)
+            own = None if prior is None else prior[:, [s]]
+            here = Squares(design.rows(inside), np.ones((len(inside), 1)), h[inside], g[:, [s]], ridge, seed, own)
+            theta[:, [s]] = solve(here)
+    return theta
 
 
 def solve(problem: Squares) -> FloatArray:
@@ -272,29 +281,6 @@ class Ridged:
         theta = np.zeros_like(g)
         theta[self.live] = self.scale * self.factor.solve(self.scale * g[self.live])
         return theta
-
-
-def _solve_cells(
-    design: Design,
-    U: CellIds,
-    h: FloatArray,
-    g: FloatArray,
-    seed: int | Sequence[int],
-    is_sample: bool,
-    prior: FloatArray | None,
-) -> FloatArray:
-    """Return theta cell by cell: cells do not overlap, so the Gram matrix is block diagonal."""
-    theta = np.zeros_like(g)
-    order = np.argsort(U.ids, kind="stable")
-    starts = np.searchsorted(U.ids[order], np.arange(U.n_cells + 1))
-    for s in range(U.n_cells):
-        inside = order[starts[s] : starts[s + 1]]
-        if len(inside):
-            ridge = _ridge(len(g), len(inside), is_sample)
-            own = None if prior is None else prior[:, [s]]
-            here = Squares(design.rows(inside), np.ones((len(inside), 1)), h[inside], g[:, [s]], ridge, seed, own)
-            theta[:, [s]] = solve(here)
-    return theta
 
 
 # ------------------------------------------------------------------------------------------------- Gauss-Seidel

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -30,32 +30,24 @@ from lowcal.subpopulations.growing import Forest
 FEW, PAUSE = 20, 1.0
 
 
-@dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The file of a fit's updates."""
+    """The file of a fit's updates, and what every learner has grown, of the fit and of the folds of its guard."""
 
-    path: str
-    layout: Layout
-    fingerprint: str
-    #: What every learner has grown, of the fit and of the folds of its guard.
-    growths: Sequence[list[Any]] = ()
-    _last: list[float] = field(default_factory=list)
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         path: str | os.PathLike[str],
         problem: Problem,
         solver: str,
         layout: Layout,
         growths: Sequence[list[Any]] = (),
-    ) -> Checkpoint:
-        """Return the checkpoint of a fit; nothing is written yet."""
-        return cls(check_path(path), layout, fingerprint(problem, solver, layout), growths)
+    ) -> None:
+        self.path, self.layout, self.growths = check_path(path), layout, growths
+        self.fingerprint = fingerprint(problem, solver, layout)
+        self._written: float | None = None
 
     def write(self, problem: Problem, steps: Sequence[Step]) -> None:
         """Write all updates so far, at once or not at all; of many updates, those of a second are written together."""
-        if len(steps) > FEW and self._last and monotonic() - self._last[-1] < PAUSE:
+        if len(steps) > FEW and self._written is not None and monotonic() - self._written < PAUSE:
             return
         end = steps[-1].state if steps else START
         model = write_predictor(Predictor(problem.learner.encoder, end.updates, self.layout))
@@ -63,7 +55,7 @@ class Checkpoint:
         metadata = {"checkpoint": self.fingerprint, "steps": plan, "grown": _write_grown(self.growths, model)}
         with atomic_write(self.path) as file:
             file.write(checked_json.write_document(model, metadata, __version__))
-        self._last[:] = [monotonic()]
+        self._written = monotonic()
 
     def resumed(self, problem: Problem) -> Problem:
         """Return the problem with the steps of the file, if there is one; the learners get the trees they had grown."""

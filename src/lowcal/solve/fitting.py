@@ -214,7 +214,7 @@ def _remember_steps(
     if options.checkpoint is None:
         return problem, None
     growths = (*problem.learner.growths, *watch.growths)
-    kept = Checkpoint.of(options.checkpoint, problem, options.solver, home.layout, growths)
+    kept = Checkpoint(options.checkpoint, problem, options.solver, home.layout, growths)
     problem = kept.resumed(problem) if options.resume else problem
     return problem, partial(kept.write, problem)
 

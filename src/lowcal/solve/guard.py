@@ -206,10 +206,11 @@ def are_enough(weight: FloatArray, unit: FloatArray | None = None) -> bool:
 
 def make_guard(problem: Problem, solver: str, rounds: int | None, share: float, refit: Refit) -> Guard | None:
     """Return the guard of a fit; None where rows are too few to deal. `refit` gives each fold a class of its own."""
-    folds, rows = [], problem.rows
-    for outside, inside in masks(rows.count, share, problem.seed, FEW_ROWS):
-        n_held = count(inside, rows.count)
-        if n_held in (0, rows.count):
+    folds, n = [], problem.rows.count
+    n_folds, n_judged = _count_folds(n, share, FEW_ROWS)
+    for k in range(n_judged):
+        outside, inside = (Dealt((problem.seed, n_folds), n, n_folds, k, is_inside) for is_inside in (False, True))
+        if count(inside, n) in (0, n):
             continue
         try:
             learner, fitted, held = refit(outside, inside)
@@ -219,16 +220,6 @@ def make_guard(problem: Problem, solver: str, rounds: int | None, share: float, 
         own = replace(problem, rows=fitted, learner=learner, is_measured=problem.alpha > 0.0, past=())
         folds.append(FoldRun(own, solver, held))
     return Guard(folds, problem.geometry, rounds) if folds else None
-
-
-def masks(n: int, share: float, seed: int, judged: int) -> Iterator[tuple[Dealt, Dealt]]:
-    """Yield the rows outside a fold and those of the fold, for as many folds as hold `judged` rows.
-
-    A fold holds that share of the rows, but never more than can be looked at at once.
-    """
-    n_folds, n_judged = _count_folds(n, share, judged)
-    for k in range(n_judged):
-        yield Dealt((seed, n_folds), n, n_folds, k, False), Dealt((seed, n_folds), n, n_folds, k, True)
 
 
 def deal(weight: FloatArray, share: float, seed: int, judged: int) -> Iterator[tuple[IntArray, IntArray]]:
@@ -246,6 +237,9 @@ def deal(weight: FloatArray, share: float, seed: int, judged: int) -> Iterator[t
 
 
 def _count_folds(n: int, share: float, judged: int) -> tuple[int, int]:
-    """Return how many folds n rows are dealt into, and how many of them are judged."""
+    """Return how many folds n rows are dealt into, and how many of these hold `judged` rows.
+
+    A fold holds that share of the rows, but never more than can be looked at at once.
+    """
     n_folds = max(2, round(1.0 / share), -(-n // MANY_ROWS))
     return n_folds, int(np.clip(np.ceil(n_folds * judged / max(1, n)), 1, n_folds))

@@ -8,6 +8,7 @@ beforehand. What the rows decide is released in no other way, so the run costs w
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
@@ -164,11 +165,7 @@ def plan(private: Private, problem: Problem, d: int, most: int | None = None) ->
 
 def most_rounds(is_accurate: Callable[[int], bool], limit: int) -> int:
     """Return the most rounds, up to the limit, that are accurate, as fewer then are too; 0 if none."""
-    low, high = 0, limit + 1  # low is accurate (or 0), high is not (or beyond the limit)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if is_accurate(middle) else (low, middle)
-    return low
+    return bisect_left(range(1, limit + 1), True, key=lambda rounds: not is_accurate(rounds))
 
 
 def rounds(

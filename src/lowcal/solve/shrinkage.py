@@ -307,9 +307,9 @@ class Features:
     weights: tuple[Weight, ...]
 
     @cached_property
-    def any_design(self) -> Design:
-        """The design on any of the rows, for its tables."""
-        return self.rows.few(0, GRAM_ROWS).design(self.families)
+    def pools(self) -> IntArray:
+        """The number of every member's pool, from the design on any of the rows."""
+        return pools_of(self.rows.few(0, GRAM_ROWS).design(self.families))
 
     @property
     def own(self) -> bool:
@@ -354,9 +354,9 @@ def group_step(
     shrunk less in the end than the many that are not.
     """
     features = Features(rows, state, tuple(families), weights)
-    pools, now, theta, gained = pools_of(features.any_design), state, None, 0.0
+    now, theta, gained = state, None, 0.0
     for _ in range(MOST_STEPS):
-        solved = _newton(features, now, pools, seed)
+        solved = _newton(features, now, features.pools, seed)
         if solved is None:
             break
         eta = shrunk_step(rows, state, now, features.terms(solved.theta), solved.price)
@@ -423,7 +423,7 @@ def logit_step(
         return group_step(families, weights, rows, state, seed)
     features = Features(rows, state, tuple(families), weights)
     few = _few_rows(features, seed)
-    prior = _Prior(_Whole(rows, state, features.families, np.zeros((m, 2))), few, hessian, rows.worth)
+    prior = _Prior(features, few, hessian)
     theta, free = np.zeros((m, 2)), np.zeros((m, 2))
     if EVERYONE in names:
         everyone = names.index(EVERYONE)
@@ -431,7 +431,7 @@ def logit_step(
     if is_mild:
         theta, _ = prior.regress(np.maximum(free, MILD), theta)
     else:
-        theta = _loosened(prior, features, free, theta)
+        theta = _loosened(prior, free, theta)
     return features.moved(theta[:, :, None]) if theta.any() else None
 
 
@@ -439,54 +439,49 @@ def logit_step(
 class _Whole:
     """A regression on all rows, by passes."""
 
-    rows: Rows
-    state: State
-    families: tuple[Family, ...]
+    features: Features
     penalty: FloatArray
 
     @property
     def size(self) -> int:
         """How many rows there are."""
-        return self.rows.scale.n
+        return self.features.rows.scale.n
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return minus the gradient of the penalised loss."""
-        return self.rows.run(Gradient(self.state, self.families, theta)) - self.penalty * theta
+        own = self.features
+        return own.rows.run(Gradient(own.base, own.families, theta)) - self.penalty * theta
 
 
 @dataclass(eq=False)
 class _Prior:
-    """A regression on all rows and on some, to be solved under one prior after the other."""
+    """A regression on all rows and on some, to be solved under one prior after the other; one Hessian serves all."""
 
-    whole: _Whole
+    features: Features
     few: Regression
     hessian: Callable[[], FloatArray] | None
-    n: float
     _found: FloatArray | None = None
 
     def regress(self, variance: FloatArray, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return coefficients and remaining moments for prior variances (m, 2); those without variance stay at 0."""
-        is_open = variance > 0.0
-        penalty = np.divide(1.0 / self.n, variance, out=np.zeros(variance.shape), where=is_open)
-        whole = replace(self.whole, penalty=penalty)
+        if self._found is None:
+            self._found = self.few.hessian(theta) if self.hessian is None else self.hessian()
+        n, is_open = self.features.rows.worth, variance > 0.0
+        penalty = np.divide(1.0 / n, variance, out=np.zeros(variance.shape), where=is_open)
+        whole = _Whole(self.features, penalty)
         some = None if self.few.size == whole.size else replace(self.few, penalty=penalty)
-        theta, left = regress(whole, some, self.hessian_at(theta), theta, self.n, is_open)
+        theta, left = regress(whole, some, self._found, theta, n, is_open)
         # at a minimum the moment of an open coefficient equals the pull of its prior
         return theta, np.where(is_open, penalty * theta, left)
 
-    def hessian_at(self, theta: FloatArray) -> FloatArray:
-        """Return the Hessian, once and for all."""
-        if self._found is None:
-            self._found = self.few.hessian(theta) if self.hessian is None else self.hessian()
-        return self._found
 
-
-def _loosened(prior: _Prior, features: Features, variance: FloatArray, theta: FloatArray) -> FloatArray:
+def _loosened(prior: _Prior, variance: FloatArray, theta: FloatArray) -> FloatArray:
     """Return coefficients under the prior that the rows imply; what is left beyond noise loosens it a few times."""
+    features = prior.features
     seen = features.seen(features.moved(theta[:, :, None]) if theta.any() else features.base)
-    n, g, h, pools = prior.n, seen.g, seen.h, pools_of(features.any_design)  # of curvatures, the first will do
+    n, g, h = features.rows.worth, seen.g, seen.h  # the curvatures at the start will do
     for _ in range(LOOSENED):
-        found = 1.0 / (n * precisions(g, h, h / n, pools, n)[:, :, 0])
+        found = 1.0 / (n * precisions(g, h, h / n, features.pools, n)[:, :, 0])
         if not found.any():
             break
         variance = variance + found

@@ -185,12 +185,6 @@ class Step:
     progress: float = np.nan
     stage: tuple[int, ...] = ()
 
-    @property
-    def update(self) -> Update:
-        """The update."""
-        assert self.state.update is not None
-        return self.state.update
-
 
 #: Yields steps; what is sent back is False where a step is to be undone.
 Steps = Generator[Step, bool | None, None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any
@@ -127,33 +127,24 @@ class HeldOut(Watch):
         return self._best
 
 
-def noise_floor(problem: Problem, draws: int | None = None) -> float:
+def noise_floor(problem: Problem) -> float:
     """Return the 95th percentile of the supremum for labels redrawn from p itself: what chance alone shows.
 
     If f were perfect, y would be a draw from f; so redraw y ~ f, measure the supremum again, and repeat (spec 10.i.d).
     """
-    draws = draws or (DRAWS if problem.learner.is_exact else DRAWS_TO_SEARCH)
-    seen = _smooth(problem) if problem.learner.is_exact and isinstance(problem.notion, Smooth) else _redrawn(problem)
-    return float(np.quantile([seen((problem.seed, k)) for k in range(draws)], 0.95))
+    draws = DRAWS if problem.learner.is_exact else DRAWS_TO_SEARCH
+    return float(np.quantile([_redrawn(problem, (problem.seed, k)) for k in range(draws)], 0.95))
 
 
-def _redrawn(problem: Problem) -> Callable[[Sequence[int]], float]:
-    """Return the largest supremum as a function of a seed; a learner that searches is asked anew for each."""
+def _redrawn(problem: Problem, seed: Sequence[int]) -> float:
+    """Return the largest supremum for redrawn labels; a learner that searches is asked anew.
 
-    def largest(seed: Sequence[int]) -> float:
-        learner = problem.learner if problem.learner.is_exact else problem.learner.fresh()
-        null = replace(problem, rows=problem.rows.redrawn(START, seed), learner=learner)
-        explore(null, START)
-        return float(null.suprema(START, np.inf).value.max())
-
-    return largest
-
-
-def _smooth(problem: Problem) -> Callable[[Sequence[int]], float]:
-    """Return the same for smooth weights of a listed class, on a coarse grid of predictions."""
-
-    def largest(seed: Sequence[int]) -> float:
-        found = smooth_on_grid(problem.rows.redrawn(START, seed), START, problem.families, COARSE)
+    Smooth weights of a listed class see a coarse grid of predictions.
+    """
+    rows, learner = problem.rows.redrawn(START, seed), problem.learner
+    if learner.is_exact and isinstance(problem.notion, Smooth):
+        found = smooth_on_grid(rows, START, problem.families, COARSE)
         return float((found.value + found.upper).max() / 2.0)
-
-    return largest
+    null = replace(problem, rows=rows, learner=learner if learner.is_exact else learner.fresh())
+    explore(null, START)
+    return float(null.suprema(START, np.inf).value.max())
