@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,23 +33,9 @@ POINTS = 1 << 16
 CELLS = POINTS
 
 
-class Places(Protocol):
-    """Few places that stand for all predictions."""
-
-    @property
-    def size(self) -> int:
-        """How many places there are."""
-
-    def bound(self, d: int) -> float:
-        """Return what moving a row of weight 1 costs at most."""
-
-    def __call__(self, f: FloatArray) -> tuple[IntArray, FloatArray]:
-        """Return the place of every row and coordinate, and how much a weight of that coordinate may change there."""
-
-
 @dataclass(frozen=True)
 class LinePoints:
-    """The points k / n of a grid, k = 0, ..., n, for every coordinate on its own."""
+    """The points k / n of a grid, k = 0, ..., n, for every coordinate on its own; few places for all predictions."""
 
     points: int
 
@@ -63,7 +49,10 @@ class LinePoints:
         return _lipschitz(d) * d / self.points
 
     def __call__(self, f: FloatArray) -> tuple[IntArray, FloatArray]:
-        """Return the nearest points, and the distances times the steepest slope."""
+        """Return the place of every row and coordinate, and how much a weight of that coordinate may change there.
+
+        These are the nearest points, and the distances times the steepest slope.
+        """
         ids = point_ids(f, self.points)
         return ids, _lipschitz(f.shape[1]) * np.abs(f - ids / self.points)
 
@@ -123,7 +112,7 @@ class PlacedResiduals:
 
     state: State
     families: tuple[Family, ...]
-    places: Places
+    places: LinePoints | Cells
 
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of a shard."""

@@ -158,8 +158,9 @@ class Guard(Watch):
         Euclidean steps clip to 0 and 1, where order is lost: there the loss alone decides.
         """
         mean, error = mean_change(self._watched(before), self._watched(after), self.weight, self.unit)
-        is_lower = are_enough(self.weight, self.unit) and mean < -caution(self.n_undone) * error
-        return is_lower and (self.geometry == "euclidean" or self._auc(after) >= self.order - ORDER)
+        are_enough = dot(self.weight, self.unit) * LEAST_ROWS <= 1.0
+        is_lower = mean < -caution(self.n_undone) * error
+        return are_enough and is_lower and (self.geometry == "euclidean" or self._auc(after) >= self.order - ORDER)
 
     def _auc(self, scores: FoldScores) -> float:
         """Return the mean AUC within the folds: each has its own fit, and their levels differ."""
@@ -197,11 +198,6 @@ def mean_change(
     gap = after - before
     mean = dot(weight, gap)
     return mean, float(np.sqrt(dot(weight * (weight if unit is None else unit), np.square(gap - mean))))
-
-
-def are_enough(weight: FloatArray, unit: FloatArray | None = None) -> bool:
-    """Whether rows of these weights are enough to distinguish a gain from chance."""
-    return bool(dot(weight, weight if unit is None else unit) * LEAST_ROWS <= 1.0)
 
 
 def make_guard(problem: Problem, solver: str, rounds: int | None, share: float, refit: Refit) -> Guard | None:
