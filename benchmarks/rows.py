@@ -95,7 +95,7 @@ def exact(n: int) -> None:
     spill = Spill()
     spill.add(RawRows(learner.rows, p, data["y"].astype(np.uint8), None))
     spill.close()
-    disk = Disk(spill, True, 1)
+    disk = Disk(spill, 1)
 
     def plain() -> None:
         sums = MomentSums(rows.whole.design(families), WEIGHTS, 1)

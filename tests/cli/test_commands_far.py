@@ -287,10 +287,10 @@ def test_bad_values_are_named_with_their_row(
 
 @pytest.mark.usefixtures("is_small")
 def test_a_full_disk_is_one_sentence(data: Any, here: Path, capsys: Any, monkeypatch: Any) -> None:
-    def full(*given: Any) -> None:
+    def full(**how: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(disk.Spill, "_write", full)
+    monkeypatch.setattr(disk.tempfile, "TemporaryFile", full)
     assert fit(put(data, "parquet"), *ASKED) == 65
     assert "No space left on device" in said(capsys)
 

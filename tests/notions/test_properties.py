@@ -450,7 +450,7 @@ def test_euclidean_step_on_the_simplex_makes_the_guaranteed_progress(case: tuple
     centred = delta - delta.mean(axis=1, keepdims=True)
     B = float(weight @ (centred**2).sum(axis=1))
     given = _at_start(*case)
-    assert given[0].run(Along(*given[1:], "euclidean")).bend == pytest.approx(B, abs=1e-12)
+    assert given[0].run(Along(*given[1:], "euclidean")).curvature == pytest.approx(B, abs=1e-12)
     for eta in (newton(*given, "euclidean"), line_search(*given, "euclidean")):
         after = definition.brier(y, definition.project(p + eta * delta), weight)
         least = g * g / B if B > 0 else 0.0

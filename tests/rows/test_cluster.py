@@ -38,7 +38,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"solver": "first", "alpha": 0.02},
     {"per_person": 0.05},
     {"guard": 0.3},
-    {"validation_fraction": 0.3, "random_state": 1, "monitor": "violation", "sample_weight": "w"},
+    {"validation_fraction": 0.3, "random_state": 1, "sample_weight": "w"},
     {"subpopulations": lowcal.Intersections(COLUMNS)},
     {"subpopulations": {"age": [30, 50], "city": None}},
     {"subpopulations": lowcal.Thresholds("age", min_mass=900), "sample_weight": "w"},

@@ -22,7 +22,7 @@ from lowcal.errors import CannotWrite, FitInterrupted, LowcalError
 from lowcal.kernels.exact import BLOCK
 from lowcal.rows import START, disk, questions, reading
 from lowcal.rows.base import REMEMBERED
-from lowcal.rows.disk import Disk, Scratch, Spill
+from lowcal.rows.disk import Disk, Spill
 from lowcal.solve import provenance
 
 N = len(DATA["y"])
@@ -43,9 +43,9 @@ OPTIONS: list[dict[str, Any]] = [
     {"per_person": 0.05},
     {"guard": False, "sample_weight": "w"},
     {"guard": 0.3},
-    {"step": "newton", "alpha": 0.003, "guard": False},
+    {"step": 0.9, "alpha": 0.003, "guard": False},
     {"validation_fraction": 0.2, "random_state": 1},
-    {"validation_fraction": 0.3, "random_state": 1, "monitor": "violation", "sample_weight": "w"},
+    {"validation_fraction": 0.3, "random_state": 1, "sample_weight": "w"},
     {"max_updates": 1, "alpha": 0.001},
     {"subpopulations": TREES, "sample_weight": "w"},
     {"subpopulations": TREES, "validation_fraction": 0.2, "random_state": 1},
@@ -282,41 +282,38 @@ def test_temporary_files_go_after_an_error() -> None:
         fit(cut(DATA, 500), callback=stop)
 
 
+needs_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+
+
 def full_disk(*given: Any, **more: Any) -> Any:
     raise OSError(28, os.strerror(28))
 
 
-def full_later(self: Scratch, array: Any, at: int | None = None) -> int:
-    """The rows can be written, predictions that come later can't."""
-    return _write(self, array, at) if at is None else full_disk()
-
-
-_write = Scratch.write
+def full_file(**how: Any) -> Any:
+    return open("/dev/full", "wb")
 
 
 @pytest.mark.parametrize(
-    ("where", "name", "full"),
-    [(Spill, "_write", full_disk), (Scratch, "write", full_later), (tempfile, "TemporaryFile", full_disk)],
-    ids=["rows", "predictions", "opening"],
+    ("n_files", "full"),
+    [
+        pytest.param(0, full_file, id="rows", marks=needs_full),
+        pytest.param(1, full_file, id="predictions", marks=needs_full),
+        pytest.param(0, full_disk, id="opening"),
+    ],
 )
 def test_a_full_disk_is_told_in_one_sentence(
-    where: Any, name: str, full: Any, scratch: Path, monkeypatch: pytest.MonkeyPatch
+    n_files: int, full: Any, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(where, name, full)
+    """The rows can be written to the first file, predictions that come later to the second can't, for instance."""
+    opened = iter([tempfile.TemporaryFile] * n_files)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **how: next(opened, full)(**how))
     with pytest.raises(CannotWrite, match=rf"^The rows do not fit into memory, and .* in {scratch} ") as caught:
-        fit(cut(DATA, 500))
+        fit(cut(DATA, 500), guard=False)
     said = str(caught.value)
     assert "(No space left on device)" in said
     assert "TMPDIR" in said
     assert isinstance(caught.value, LowcalError)
     assert said.count(". ") == 0
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_a_device_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **more: open("/dev/full", "wb"))  # noqa: SIM115
-    with pytest.raises(CannotWrite, match="No space left on device"):
-        fit(cut(DATA, 500))
 
 
 def test_a_file_that_was_cut_short_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

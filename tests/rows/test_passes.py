@@ -154,7 +154,7 @@ def test_the_gradient_is_that_of_the_log_loss() -> None:
 
 @pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
 @pytest.mark.parametrize("d", [1, 3])
-def test_what_lies_ahead_is_slope_bend_and_the_farthest_row(d: int, geometry: Any) -> None:
+def test_what_lies_ahead_is_slope_curvature_and_the_farthest_row(d: int, geometry: Any) -> None:
     learner, rows = world(d)
     update, whole = after(learner, d).update, rows.whole
     assert update is not None
@@ -165,7 +165,7 @@ def test_what_lies_ahead_is_slope_bend_and_the_farthest_row(d: int, geometry: An
     for cut in in_pieces(rows):
         ahead = cut.run(Along(START, update.terms, geometry))
         assert ahead.slope == pytest.approx(whole.weight @ (delta * (whole.y - whole.at(START))).sum(axis=1))
-        assert ahead.bend == pytest.approx(whole.weight @ bend)
+        assert ahead.curvature == pytest.approx(whole.weight @ bend)
         assert ahead.most == np.abs(delta).max()
 
 

@@ -13,7 +13,8 @@ from lowcal import FitWarning, multicalibrate
 from lowcal.datasets import make_miscalibrated
 from lowcal.notions import LowDegree
 from lowcal.rows import Memory
-from lowcal.solve.guard import JUDGED, Guard, caution, deal, is_harmless, mean_change
+from lowcal.rows.base import FEW_ROWS
+from lowcal.solve.guard import Guard, caution, deal, is_harmless, mean_change
 from lowcal.solve.solvers import Problem
 from worlds import good_model, sigmoid
 
@@ -64,6 +65,14 @@ def test_solvers_of_small_steps_keep_the_best_number_of_them(solver):
     np.testing.assert_array_equal(fit.predictor(p, X), p)
 
 
+@pytest.mark.parametrize("how", [{}, {"validation_fraction": 0.3}])
+def test_the_solver_first_searches_smooth_weights_on_the_fitted_rows(how):
+    data = make_miscalibrated(2000, random_state=0)
+    fit = multicalibrate(data.y, data.p, data.X, notion="smooth", alpha=0.02, solver="first", random_state=0, **how)
+    assert fit.status == "reached"
+    assert fit.n_updates >= 1
+
+
 def test_what_makes_zeros_or_ones_warns():
     data = make_miscalibrated(300, random_state=0)
     with pytest.warns(FitWarning, match="exactly 0 or 1"):
@@ -90,14 +99,14 @@ def test_few_constraints_for_the_rows_need_no_guard():
 
 def test_folds_hold_every_row_once_and_none_without_weight():
     weight = np.where(np.arange(103) % 4 == 0, 0.0, 1.0)
-    dealt = list(deal(weight, 0.2, 0, JUDGED))
+    dealt = list(deal(weight, 0.2, 0, FEW_ROWS))
     assert len(dealt) == 5
     held = np.sort(np.concatenate([rows for _, rows in dealt]))
     np.testing.assert_array_equal(held, np.flatnonzero(weight))
     for fitted, out in dealt:
         np.testing.assert_array_equal(np.sort(np.concatenate([fitted, out])), np.flatnonzero(weight))
-    assert len(list(deal(np.ones(50_000), 0.2, 0, JUDGED))) == 2, "20,000 rows are enough to judge on"
-    assert len(list(deal(np.ones(10), 0.5, 0, JUDGED))) == 2
+    assert len(list(deal(np.ones(50_000), 0.2, 0, FEW_ROWS))) == 2, "20,000 rows are enough to judge on"
+    assert len(list(deal(np.ones(10), 0.5, 0, FEW_ROWS))) == 2
 
 
 @pytest.mark.parametrize("guard", [-0.1, 1.0, "yes", np.nan])

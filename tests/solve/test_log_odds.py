@@ -48,7 +48,6 @@ def test_the_first_step_shifts_and_bends_log_odds_by_group(notion):
         ({"solver": "worst"}, "mirror"),
         ({"solver": "first"}, "euclidean"),
         ({"step": 0.5}, "mirror"),
-        ({"step": "newton"}, "mirror"),
         ({"subpopulations": lowcal.Trees()}, "mirror"),
         ({"subpopulations": lowcal.Trees(n_trees=5)}, "mirror"),
         ({"geometry": "euclidean"}, "euclidean"),
@@ -70,7 +69,7 @@ def test_several_classes_and_many_groups_move_in_log_odds_too():
     assert geometry(lowcal.multicalibrate(data.y, data.p, X, subpopulations=groups)) == {"mirror"}
 
 
-@pytest.mark.parametrize("step", [0.5, "newton", None])
+@pytest.mark.parametrize("step", [0.5, 0.9, None])
 def test_a_step_of_ones_own_is_taken_along_the_powers_of_f(step):
     data = make_miscalibrated(2000, random_state=0)
     fit = lowcal.multicalibrate(data.y, data.p, data.X, geometry="mirror", step=step, max_updates=2)

@@ -342,8 +342,6 @@ X = {"g": np.arange(N) % 3}
         ({"geometry": "mirror"}, "geometry must be left at 'euclidean'"),
         ({"step": 0.1}, "step must be left at None"),
         ({"validation_fraction": 0.2}, "validation_fraction must be left at 0"),
-        ({"monitor": "brier"}, "monitor must be left"),
-        ({"patience": 3}, "patience must be left"),
         ({"per_person": 0.1}, "per_person must be left"),
         ({"sample_weight": np.arange(1, N + 1)}, "takes no sample weights"),
         ({"notion": "smooth"}, "smooth is not bounded by a finite list"),

@@ -340,7 +340,7 @@ def panels_of(home: Home, notion: Notion, rng: np.random.Generator) -> list[Pane
     """Return the panels: the class on all rows and, for a learner, what it finds on each half, on the other half."""
     is_label = home.layout.classes is not None
     panels = [Panel(home.rows, tuple(home.learner.families), is_label)]
-    if home.refit is not None and not home.learner.is_exact:
+    if not home.learner.is_exact:
         n, seed = home.rows.scale.n, (new_seed(rng),)
         if n < 2:
             raise InvalidInput("A learned class needs rows with weight in both halves of the sample; give more rows.")

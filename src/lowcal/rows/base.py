@@ -16,6 +16,7 @@ from lowcal.kernels.exact import Scale as Scale
 from lowcal.kernels.reference import Design, Stacked, sample_rows, stack
 from lowcal.kernels.simplex import FloatArray, IntArray, scores
 from lowcal.kernels.switch import part_of
+from lowcal.rows.keys import MANY_ROWS
 from lowcal.rows.packing import flatten
 from lowcal.rows.updates import Term, Update, displacements
 from lowcal.subpopulations.asking import Trail
@@ -28,10 +29,11 @@ Result = TypeVar("Result", covariant=True)
 REMEMBERED = 3
 #: The number of designs, log odds and sums of trees that are kept.
 DESIGNS = 8
-#: Up to this many rows are looked at in the order of what they hold, where sums of floats depend on an order.
-SORTED = 20_000
+#: This many rows are enough to judge on and for the sums that a few coefficients need. Of fewer no sample is drawn, and
+#: they are looked at in the order of what they hold, as sums of floats depend on an order.
+FEW_ROWS = 20_000
 #: Up to this many rows may be asked for all at once, wherever they live.
-MOST_LOCAL = 1 << 20
+MOST_LOCAL = 4 * MANY_ROWS
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,28 +75,29 @@ START = State()
 
 
 def outdated(kept: Iterable[Trail], kind: type) -> list[Trail]:
-    """Return the oldest steps of a kind, all but as many as are worth keeping; the start always is."""
+    """Return the oldest steps of a kind, all but the last few that are worth keeping; the start always is."""
     own = [state for state in kept if type(state) is kind and state is not START]
     return own[: max(0, len(own) - own[0].remembered)] if own else []
 
 
-class Remembering:
-    """Makes what is asked for at the first call, and keeps the last few things."""
+class Recent(dict[Hashable, tuple[object, Any]]):
+    """The last few values that were made, by key; what a value was made of is kept with it, so that ids last."""
 
-    def __init__(self) -> None:
-        self._made: dict[Hashable, tuple[Any, Any]] = {}
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
 
-    def _once(self, key: Hashable, of: object, make: Callable[[], T]) -> T:
-        """Return what was made for this key; what it was made of is kept, so that ids last."""
-        if key not in self._made:
-            self._made[key] = of, make()
-            if len(self._made) > DESIGNS:
-                del self._made[next(iter(self._made))]
-        made: T = self._made[key][1]
+    def once(self, key: Hashable, make: Callable[[], T], of: object = None) -> T:
+        """Return the value of a key, which is made at the first call."""
+        if key not in self:
+            self[key] = of, make()
+            if len(self) > self.size:
+                del self[next(iter(self))]
+        made: T = self[key][1]
         return made
 
 
-class Shard(Remembering):
+class Shard:
     """A run of encoded rows: predictions at the start, outcomes, and weights that sum to one over all shards.
 
     `first` is the number of the first row. `copies` is the number of rows that each stands for; None: for itself.
@@ -111,10 +114,10 @@ class Shard(Remembering):
         first: int = 0,
         copies: IntArray | None = None,
     ) -> None:
-        super().__init__()
         self.rows, self.y, self.weight, self.scale, self.first = rows, y, weight, scale, first
         self.copies, self.unit = copies, unit_of(weight, copies)
         self._p: dict[Trail, FloatArray] = {START: p}
+        self._made = Recent(DESIGNS)
         self._displaced: tuple[Trail, Sequence[Term], list[tuple[slice, FloatArray]]] | None = None
 
     def __len__(self) -> int:
@@ -145,15 +148,12 @@ class Shard(Remembering):
 
     def scores(self, state: State) -> FloatArray:
         """Return the log odds of the predictions, or their logarithms."""
-        return self._once(state, state, lambda: scores(self.at(state)))
+        return self._made.once(state, lambda: scores(self.at(state)))
 
     def design(self, families: Sequence[Family]) -> Design:
         """Return the memberships in all families; many matrices of a column each, as learners find them, become one."""
-
-        def make() -> Design:
-            return stack(Stacked(tuple(family.design(self.rows) for family in families)).joined())
-
-        return self._once(tuple(map(id, families)), tuple(families), make)
+        make = lambda: stack(Stacked(tuple(family.design(self.rows) for family in families)).joined())  # noqa: E731
+        return self._made.once(tuple(map(id, families)), make, tuple(families))
 
     def displaced(self, state: State, terms: Sequence[Term]) -> list[tuple[slice, FloatArray]]:
         """Return the displacement of all terms where rows are after a state, in pieces; the last one is kept."""
@@ -173,15 +173,14 @@ class Shard(Remembering):
         return other
 
 
-class Picked(Remembering):
+class Picked:
     """Some rows of a shard, or all of them in another order: what is computed for the shard is looked up.
 
     `copies` is the number of a row's copies that are taken; None: all of them.
     """
 
     def __init__(self, shard: Shard, some: IntArray, copies: IntArray | None = None) -> None:
-        super().__init__()
-        self.shard, self.some = shard, some
+        self.shard, self.some, self._made = shard, some, Recent(DESIGNS)
         self.y, weight = shard.y[some], shard.weight[some] if copies is None else shard.unit[some] * copies
         self.weight = weight if len(some) == len(shard) and copies is None else weight / weight.sum()
         self.copies = shard.copies[some] if copies is None and shard.copies is not None else copies
@@ -192,16 +191,16 @@ class Picked(Remembering):
 
     def at(self, state: State) -> FloatArray:
         """Return the predictions after the updates of a state."""
-        return self._once(state, state, lambda: self.shard.at(state)[self.some])
+        return self._made.once(state, lambda: self.shard.at(state)[self.some])
 
     def scores(self, state: State) -> FloatArray:
         """Return the log odds of the predictions, or their logarithms."""
-        return self._once((state, "scores"), state, lambda: self.shard.scores(state)[self.some])
+        return self._made.once((state, "scores"), lambda: self.shard.scores(state)[self.some])
 
     def design(self, families: Sequence[Family]) -> Design:
         """Return the memberships in all families."""
         make = lambda: self.shard.design(families).rows(self.some)  # noqa: E731
-        return self._once(tuple(map(id, families)), tuple(families), make)
+        return self._made.once(tuple(map(id, families)), make, tuple(families))
 
 
 def unit_of(weight: FloatArray, copies: IntArray | None) -> FloatArray:
@@ -211,7 +210,7 @@ def unit_of(weight: FloatArray, copies: IntArray | None) -> FloatArray:
 
 #: The number of a first row and of rows -> which of them are meant.
 Mask = Callable[[int, int], NDArray[np.bool_]]
-#: Rows at hand: a shard, or some rows of one.
+#: Rows in this process: a shard, or some rows of one.
 Local = Shard | Picked
 
 
@@ -223,7 +222,7 @@ class Pass(Protocol[Result]):
         ...
 
     def read(self, total: Any, some: Local, scale: Scale) -> Result:
-        """Return what the sums of all shards say; `some` are any of the rows."""
+        """Return the result from the sums of all shards; `some` are any of the rows."""
         ...
 
 
@@ -271,9 +270,9 @@ class Rows(ABC):
         return self.scale.n
 
     @cached_property
-    def lost(self) -> dict[State, Any]:
+    def lost(self) -> Recent:
         """The losses of the last states that were asked for."""
-        return {}
+        return Recent(REMEMBERED)
 
     @abstractmethod
     def run(self, one: Pass[Result]) -> Result:
@@ -286,7 +285,7 @@ class Rows(ABC):
     def few(self, seed: int | Sequence[int], size: int) -> Local:
         """Return that many rows, drawn by a seed, or all if there are fewer; few rows come in an order of their own."""
         which = sample_rows(self.scale.n, seed, size)
-        return self._sorted if which is None and self.scale.n <= SORTED else self.sample(which)
+        return self._sorted if which is None and self.scale.n <= FEW_ROWS else self.sample(which)
 
     @cached_property
     def _sorted(self) -> Local:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, TypeAlias
 from weakref import finalize
 
 import numpy as np
@@ -32,6 +32,7 @@ from lowcal.rows.base import (
     Local,
     Mask,
     Pass,
+    Recent,
     Result,
     Rows,
     Shard,
@@ -43,6 +44,9 @@ from lowcal.rows.packing import Rebuild, flatten, join_rows, kinds, take_rows, u
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded
 from lowcal.subpopulations.bins import Binned
+
+#: Where an array is in a file, its type and its shape.
+Address: TypeAlias = tuple[int, np.dtype[Any], tuple[int, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,21 +98,21 @@ def join_raw_rows(chunks: Sequence[RawRows]) -> RawRows:
 class Scratch:
     """A temporary file of arrays, which goes with the object."""
 
-    def __init__(self, folder: str | None) -> None:
-        self.folder = folder
-        with writing(folder):
-            self.file: BinaryIO = tempfile.TemporaryFile(prefix="lowcal-", dir=folder)  # noqa: SIM115
+    def __init__(self) -> None:
+        with writing():
+            self.file: BinaryIO = tempfile.TemporaryFile(prefix="lowcal-")  # noqa: SIM115
         finalize(self, _close, self.file)
 
-    def write(self, array: NDArray[Any], at: int | None = None) -> int:
-        """Write an array at a place, or at the end; return the place."""
-        at = self.file.seek(*((0, os.SEEK_END) if at is None else (at, os.SEEK_SET)))
-        self.file.write(np.ascontiguousarray(array).data)
-        self.file.flush()
-        return at
+    def write(self, array: NDArray[Any]) -> Address:
+        """Write an array at the end; return where it is."""
+        with writing():
+            at = self.file.seek(0, os.SEEK_END)
+            self.file.write(np.ascontiguousarray(array).data)
+            self.file.flush()
+        return at, array.dtype, array.shape
 
     def read(self, at: int, kind: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-        """Return an array by its place."""
+        """Return the array at an address."""
         array = np.empty(shape, dtype=kind)
         self.file.seek(at)
         if self.file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:  # type: ignore[attr-defined]
@@ -122,14 +126,13 @@ def _close(file: BinaryIO) -> None:
 
 
 @contextmanager
-def writing(folder: str | None) -> Iterator[None]:
+def writing() -> Iterator[None]:
     """Report a full disk and similar errors in one sentence."""
     try:
         yield
     except OSError as error:
-        where = folder or tempfile.gettempdir()
         raise CannotWrite(
-            f"The rows do not fit into memory, and their temporary file in {where} can't be written "
+            f"The rows do not fit into memory, and their temporary file in {tempfile.gettempdir()} can't be written "
             f"({error.strerror or error}); free space there, or set TMPDIR to a folder with more."
         ) from error
 
@@ -137,11 +140,11 @@ def writing(folder: str | None) -> Iterator[None]:
 class Spill:
     """A temporary file of blocks: rows come in chunks of any size and are read in blocks of `BLOCK` rows."""
 
-    def __init__(self, folder: str | None = None) -> None:
-        self.folder, self.file = folder, Scratch(folder)
+    def __init__(self) -> None:
+        self.file = Scratch()
         self.n, self.most, self.least = 0, 0.0, np.inf
-        #: Of each block the number of its first row, the places of its arrays, and how these make rows again.
-        self.index: list[tuple[int, list[tuple[int, np.dtype[Any], tuple[int, ...]]], Rebuild]] = []
+        #: Of each block the number of its first row, the addresses of its arrays, and how these make rows again.
+        self.index: list[tuple[int, list[Address], Rebuild]] = []
         self._waiting: list[RawRows] = []
         self.has_weight = False
         self.kinds: set[Any] = set()
@@ -155,36 +158,33 @@ class Spill:
         self._waiting.append(chunk)
         while sum(map(len, self._waiting)) >= BLOCK:
             whole = join_raw_rows(self._waiting)
-            with writing(self.folder):
-                self._write(whole.take(slice(0, BLOCK)))
+            self._write(whole.take(slice(0, BLOCK)))
             self._waiting = [whole.take(slice(BLOCK, None))] if len(whole) > BLOCK else []
 
     def close(self) -> None:
         """Write what is left."""
         if sum(map(len, self._waiting)):
-            with writing(self.folder):
-                self._write(join_raw_rows(self._waiting))
+            self._write(join_raw_rows(self._waiting))
         self._waiting = []
 
     def _write(self, block: RawRows) -> None:
         self.kinds.add(kinds(block.rows))
         encoded, rebuild = flatten(block.rows)
         arrays = [block.p, block.y, *([] if block.weight is None else [block.weight]), *encoded]
-        places = [(self.file.write(array), array.dtype, array.shape) for array in arrays]
-        self.index.append((self.n, places, rebuild))
+        self.index.append((self.n, [self.file.write(array) for array in arrays], rebuild))
         self.n += len(block)
 
     def read(self, k: int) -> tuple[int, RawRows]:
         """Return the number of the first row of a block, and the block."""
-        first, places, rebuild = self.index[k]
-        arrays = iter([self.file.read(*place) for place in places])
+        first, addresses, rebuild = self.index[k]
+        arrays = iter([self.file.read(*address) for address in addresses])
         p, y = next(arrays), next(arrays)
         weight = next(arrays) if self.has_weight else None
         return first, RawRows(rebuild(arrays), p, y, weight)
 
     def recoded(self, change: Callable[[Encoded], Encoded]) -> Spill:
         """Return the same rows, encoded otherwise, in a file of their own: many passes read it as it is."""
-        other = Spill(self.folder)
+        other = Spill()
         for _, block in self.chunks():
             other.add(replace(block, rows=change(block.rows)))
         other.close()
@@ -208,45 +208,45 @@ class Spill:
 
 
 class Kept:
-    """Predictions after a state, or other numbers of every row, in a file of their own."""
+    """Numbers of every row by what they belong to, in files: reading them costs less than computing them again."""
 
-    def __init__(self, folder: str | None, d: int) -> None:
-        self.file, self.d = Scratch(folder), d
+    def __init__(self) -> None:
+        #: By the id of an owner: the owner, which must outlive its id, a file, and the addresses of parts of the rows.
+        self._known: dict[int, tuple[Any, Scratch, dict[Hashable, Address]]] = {}
 
-    def write(self, first: int, p: FloatArray) -> None:
-        """Write the predictions of rows from number `first` on."""
-        with writing(self.file.folder):
-            self.file.write(p, 8 * self.d * first)
+    def has(self, owner: object, part: Hashable) -> bool:
+        """Whether the numbers of a part of the rows are known."""
+        return id(owner) in self._known and part in self._known[id(owner)][2]
 
-    def read(self, first: int, n: int) -> FloatArray:
-        """Return the predictions of n rows from number `first` on."""
-        return self.file.read(8 * self.d * first, np.dtype(np.float64), (n, self.d))
+    def read(self, owner: object, part: Hashable) -> FloatArray:
+        """Return the numbers of a part of the rows."""
+        _, file, addresses = self._known[id(owner)]
+        return file.read(*addresses[part])
 
+    def write(self, owner: object, part: Hashable, numbers: FloatArray) -> None:
+        """Keep the numbers of a part of the rows."""
+        if id(owner) not in self._known:
+            self._known[id(owner)] = owner, Scratch(), {}
+        _, file, addresses = self._known[id(owner)]
+        addresses[part] = file.write(numbers)
 
-class Values:
-    """Values of trees on every row, in files of their own: reading them costs less than evaluating many trees again."""
-
-    def __init__(self, folder: str | None) -> None:
-        self.folder = folder
-        #: By the id of a key: the key, a file, and for each part of the rows where its values are.
-        self.known: dict[int, tuple[object, Scratch, dict[tuple[int, int], tuple[Any, ...]]]] = {}
-
-    def of(self, place: tuple[int, int], key: object, make: Callable[[], Any]) -> Any:
-        """Return the value of a part of the rows; numbers are kept for the last few keys."""
-        found, file, places = self.known.get(id(key), (None, None, {}))
-        if found is key and file is not None and place in places:
-            return file.read(*places[place])
+    def value(self, part: Hashable, owner: object, make: Callable[[], Any]) -> Any:
+        """Return a value of a part of the rows; floats are kept for the last few owners."""
+        if self.has(owner, part):
+            return self.read(owner, part)
         value = make()
-        if not isinstance(value, np.ndarray) or value.dtype != np.float64:
-            return value
-        if found is not key or file is None:
-            file, places = Scratch(self.folder), {}
-            self.known[id(key)] = key, file, places
-            if len(self.known) > DESIGNS:
-                del self.known[next(iter(self.known))]
-        with writing(self.folder):
-            places[place] = file.write(value), value.dtype, value.shape
+        if isinstance(value, np.ndarray) and value.dtype == np.float64:
+            self.write(owner, part, value)
+            if len(self._known) > DESIGNS:
+                del self._known[next(iter(self._known))]
         return value
+
+    def forget_outdated(self) -> None:
+        """Drop all but the last states of each kind."""
+        states = [owner for owner, _, _ in self._known.values()]
+        for kind in {type(state) for state in states}:
+            for old in outdated(states, kind):
+                del self._known[id(old)]
 
 
 def binned_parts(rows: Encoded) -> list[Binned]:
@@ -259,22 +259,23 @@ def binned_parts(rows: Encoded) -> list[Binned]:
 class SpilledShard(Shard):
     """A block of rows, which finds predictions of earlier passes on disk."""
 
-    kept: dict[Trail, Kept]
+    kept: Kept
 
     def at(self, state: Trail) -> FloatArray:
         """Return the predictions after the updates of a state."""
         nearest: Trail | None = state
         while nearest is not None and nearest not in self._p:
-            if nearest in self.kept:
-                self._p[nearest] = self.kept[nearest].read(self.first, len(self))
+            if self.kept.has(nearest, self.first):
+                self._p[nearest] = self.kept.read(nearest, self.first)
                 break
             nearest = nearest.before
         return super().at(state)
 
-    @property
-    def fresh(self) -> dict[Trail, FloatArray]:
-        """Predictions that no file holds yet."""
-        return {s: p for s, p in self._p.items() if s is not START and s not in self.kept}
+    def keep(self) -> None:
+        """Write the predictions that no file holds yet."""
+        for state, p in self._p.items():
+            if state is not START and not self.kept.has(state, self.first):
+                self.kept.write(state, self.first, p)
 
 
 class Far(Rows):
@@ -285,8 +286,8 @@ class Far(Rows):
     reason: str
 
     @cached_property
-    def _samples(self) -> dict[bytes, Shard]:
-        return {}
+    def _samples(self) -> Recent:
+        return Recent(REMEMBERED)
 
     @abstractmethod
     def _gather(self, rows: IntArray) -> Shard:
@@ -302,12 +303,7 @@ class Far(Rows):
                     "give a sample of the rows."
                 )
             rows = np.arange(self.scale.n)
-        key = rows.tobytes()
-        if key not in self._samples:
-            self._samples[key] = self._gather(rows)
-            if len(self._samples) > REMEMBERED:
-                del self._samples[next(iter(self._samples))]
-        return self._samples[key]
+        return self._samples.once(rows.tobytes(), partial(self._gather, rows))
 
     def _copy(self) -> Self:
         """Return the same rows, with none of what was computed from outcomes or codes."""
@@ -321,15 +317,14 @@ class Disk(Far):
 
     reason = "do not fit into memory (memory=)"
 
-    def __init__(self, spill: Spill, is_label: bool, d: int, bar: Passes | None = None) -> None:
+    def __init__(self, spill: Spill, d: int, bar: Passes | None = None) -> None:
         spill = spill.uniform()
-        self.spill, self.is_label, self.d, self.bar = spill, is_label, d, bar or Passes(False)
+        self.spill, self.d, self.bar = spill, d, bar or Passes(False)
         self.total = spill.total()
         self.scale = Scale(spill.n, 1.0 / self.total)
         self.is_even = not spill.has_weight or spill.most - spill.least <= 1e-12 * spill.most
         self.worth = self._worth()
-        self.kept: dict[Trail, Kept] = {}
-        self.values = Values(spill.folder)
+        self.states, self.trees = Kept(), Kept()
         self._redraw: tuple[State, tuple[int, ...]] | None = None
 
     def _worth(self) -> float:
@@ -343,31 +338,24 @@ class Disk(Far):
     def run(self, one: Pass[Result]) -> Result:
         """Take one pass over all rows; predictions of a new state are kept for the next."""
         total: Any = None
-        fresh: dict[Trail, Kept] = {}
         self.bar.start(type(one).__name__.lower(), self.scale.n)
         for k in range(len(self.spill.index)):
             shard = self._shard(k)
             with part_of(len(shard), self.scale.n):
                 found = one(shard)
-            for state, p in shard.fresh.items():
-                if state not in fresh:
-                    fresh[state] = Kept(self.spill.folder, p.shape[1])
-                fresh[state].write(shard.first, p)
+            shard.keep()
             total = found if total is None else total + found
             self.bar.add(len(shard))
         self.bar.close()
-        self.kept.update(fresh)
-        for kind in {type(state) for state in fresh}:
-            for old in outdated(self.kept, kind):
-                del self.kept[old]
+        self.states.forget_outdated()
         return one.read(total, self.sample(np.arange(1)), self.scale)
 
     def _shard(self, k: int) -> SpilledShard:
         first, block = self.spill.read(k)
         shard = SpilledShard(block.rows, block.p, outcomes_of(block.y, self.d), self._weight(block), self.scale, first)
-        shard.kept = self.kept
+        shard.kept = self.states
         for number, part in enumerate(binned_parts(block.rows)):
-            part.store = partial(self.values.of, (k, number))
+            part.store = partial(self.trees.value, (k, number))
         if self._redraw is not None:
             state, seed = self._redraw
             shard.y = draw_labels(shard.at(state), uniforms(seed, first, len(shard)))
@@ -376,7 +364,7 @@ class Disk(Far):
     def recoded(self, change: Callable[[Encoded], Encoded]) -> Disk:
         """Return the same rows, encoded otherwise."""
         other = self._copy()
-        other.spill, other.kept, other.values = self.spill.recoded(change), {}, Values(self.spill.folder)
+        other.spill, other.states, other.trees = self.spill.recoded(change), Kept(), Kept()
         return other
 
     def redrawn(self, state: State, seed: Sequence[int]) -> Disk:
@@ -387,8 +375,8 @@ class Disk(Far):
 
     def _gather(self, rows: IntArray) -> Shard:
         chunks, outcomes = [], []
-        for k, (first, places, _) in enumerate(self.spill.index):
-            n = places[0][2][0]
+        for k, (first, addresses, _) in enumerate(self.spill.index):
+            n = addresses[0][2][0]
             here = rows[(rows >= first) & (rows < first + n)] - first
             if len(here):
                 chunks.append(self.spill.read(k)[1].take(here))
@@ -401,9 +389,9 @@ class Disk(Far):
 
     def part(self, mask: Mask) -> Disk:
         """Return some of the rows, copied into a file of their own."""
-        spill = Spill(self.spill.folder)
+        spill = Spill()
         for first, block in self.spill.chunks():
             weighted = replace(block, weight=None if block.weight is None else self._weight(block))
             spill.add(weighted.take(np.flatnonzero(mask(first, len(block)))))
         spill.close()
-        return Disk(spill, self.is_label, self.d, self.bar)
+        return Disk(spill, self.d, self.bar)

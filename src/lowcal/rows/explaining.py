@@ -111,12 +111,9 @@ class Explanation:
         rows = [self._row(name, one.value, one.after) for name, one in zip(names, first, strict=True)]
         if rest:
             rows.append(self._row(f"{len(rest)} others", _total(rest), self.end))
-        return [self._headings(), *rows, self._row("sum", _total(self.contributions), self.end)]
-
-    def _headings(self) -> list[str]:
-        if self.classes:
-            return [f"Added to the {self.scale}", *(brief(self.classes[a]) for a in self._shown)]
-        return ["", f"Added to the {self.scale}", "Probability"]
+        added = f"Added to the {self.scale}"
+        head = [added, *(brief(self.classes[a]) for a in self._shown)] if self.classes else ["", added, "Probability"]
+        return [head, *rows, self._row("sum", _total(self.contributions), self.end)]
 
     def _row(self, name: str, value: Amount, after: Amount) -> list[str]:
         if self.classes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,32 +23,19 @@ from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions.base import Suprema, Witness
 from lowcal.notions.smooth import on_grid, tightened
 from lowcal.rows.base import MOST_LOCAL, Local, Rows, Scale, Shard, State
+from lowcal.rows.keys import MANY_ROWS
 from lowcal.subpopulations.base import Family
 
 #: Points of the grid on which class-wise weights see the predictions of rows that are not in memory.
 POINTS = 1 << 16
-#: Cells of the partition on which all weights of several classes do, and the rows from which it is learned. Four times
-#: the cells take four times as long, and lower the error by a half with 3 classes and by a third with 5.
-CELLS, CELL_ROWS = 1 << 16, 1 << 18
-
-
-class Places(Protocol):
-    """Few places that stand for all predictions."""
-
-    @property
-    def size(self) -> int:
-        """How many places there are."""
-
-    def bound(self, d: int) -> float:
-        """Return what moving a row of weight 1 costs at most."""
-
-    def __call__(self, f: FloatArray) -> tuple[IntArray, FloatArray]:
-        """Return the place of every row and coordinate, and how much a weight of that coordinate may change there."""
+#: Cells of the partition on which all weights of several classes do. Four times the cells take four times as long, and
+#: lower the error by a half with 3 classes and by a third with 5.
+CELLS = POINTS
 
 
 @dataclass(frozen=True)
 class LinePoints:
-    """The points k / n of a grid, k = 0, ..., n, for every coordinate on its own."""
+    """The points k / n of a grid, k = 0, ..., n, for every coordinate on its own; few places for all predictions."""
 
     points: int
 
@@ -62,7 +49,10 @@ class LinePoints:
         return _lipschitz(d) * d / self.points
 
     def __call__(self, f: FloatArray) -> tuple[IntArray, FloatArray]:
-        """Return the nearest points, and the distances times the steepest slope."""
+        """Return the place of every row and coordinate, and how much a weight of that coordinate may change there.
+
+        These are the nearest points, and the distances times the steepest slope.
+        """
         ids = point_ids(f, self.points)
         return ids, _lipschitz(f.shape[1]) * np.abs(f - ids / self.points)
 
@@ -76,7 +66,7 @@ class Cells:
     @classmethod
     def of(cls, rows: Rows, state: State) -> Cells:
         """Return cells that are small where predictions of a state are many."""
-        return cls(Partition.of(rows.few(0, CELL_ROWS).at(state), CELLS))
+        return cls(Partition.of(rows.few(0, MANY_ROWS).at(state), CELLS))
 
     @property
     def size(self) -> int:
@@ -122,7 +112,7 @@ class PlacedResiduals:
 
     state: State
     families: tuple[Family, ...]
-    places: Places
+    places: LinePoints | Cells
 
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of a shard."""

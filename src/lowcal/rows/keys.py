@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.kernels.switch import kernels_at_hand
 
-#: Rows whose chance is drawn at a time.
-AT_ONCE = 1 << 18
+#: Rows that are drawn, sorted, sampled or held out at a time: more would take too much memory or time.
+MANY_ROWS = 1 << 18
 
 
 def uniforms(seed: Sequence[int], first: int, n: int) -> FloatArray:
@@ -53,7 +53,7 @@ def draw_labels(p: FloatArray, u: FloatArray) -> FloatArray:
 def draw_shares(p: FloatArray, copies: IntArray, seed: Sequence[int]) -> FloatArray:
     """Return the share of each label among the copies of every row, which draw theirs from the predictions.
 
-    Labels of single rows have keys; copies, of which there are many, share a generator for all rows at hand.
+    Labels of single rows have keys; copies, of which there are many, share a generator for all rows of a shard.
 
     >>> shares = draw_shares(np.array([[0.0], [0.5], [1.0]]), np.array([5, 10**8, 7]), (0,)).ravel()
     >>> shares.round(3).tolist()
@@ -128,7 +128,7 @@ def shares_of(seed: tuple[int, ...], of: int, first: int, n: int) -> FloatArray:
 
 def _places(seed: tuple[int, ...], of: int, first: int, n: int) -> NDArray[np.intp] | None:
     """Return the places of rows in the order of the numbers of all `of` rows; None: these are too many to be sorted."""
-    if of > AT_ONCE:
+    if of > MANY_ROWS:
         return None
     places = np.empty(of, dtype=np.intp)
     places[np.argsort(uniforms(seed, 0, of), kind="stable")] = np.arange(of)
@@ -143,8 +143,8 @@ def copies_inside(mask: Callable[[int, int], NDArray[np.bool_]], copies: IntArra
     """
     ends = np.cumsum(copies)
     n, before, below = int(ends[-1]), 0, np.zeros(len(ends), dtype=np.int64)
-    for first in range(0, n, AT_ONCE):
-        inside = np.cumsum(mask(first, min(AT_ONCE, n - first)))
+    for first in range(0, n, MANY_ROWS):
+        inside = np.cumsum(mask(first, min(MANY_ROWS, n - first)))
         start, stop = np.searchsorted(ends, (first, first + len(inside)), side="right")
         below[start:stop] = before + inside[ends[start:stop] - first - 1]
         before += int(inside[-1])
@@ -157,4 +157,4 @@ def count(mask: Callable[[int, int], NDArray[np.bool_]], n: int) -> int:
     >>> count(Drawn((0,), 10, 0.0, False), 10)
     10
     """
-    return sum(int(mask(first, min(AT_ONCE, n - first)).sum()) for first in range(0, n, AT_ONCE))
+    return sum(int(mask(first, min(MANY_ROWS, n - first)).sum()) for first in range(0, n, MANY_ROWS))

@@ -131,7 +131,14 @@ class Memory(Rows):
 
     def redrawn(self, state: State, seed: Sequence[int]) -> Memory:
         """Return the same rows with outcomes drawn from the predictions of a state."""
-        return Memory([_redraw(shard, state, seed) for shard in self.shards], self.threads)
+
+        def draw(shard: Shard) -> FloatArray:
+            p = shard.at(state)
+            if shard.copies is not None:
+                return draw_shares(p, shard.copies, (*seed, shard.first))
+            return draw_labels(p, uniforms(seed, shard.first, len(shard)))
+
+        return Memory([shard.with_outcomes(draw(shard)) for shard in self.shards], self.threads)
 
     def sample(self, rows: IntArray | None) -> Local:
         """Return rows by their numbers, with weights that sum to one; None: all of them."""
@@ -146,12 +153,6 @@ class Memory(Rows):
         assert self.whole.copies is not None
         some, copies = np.unique(np.searchsorted(np.cumsum(self.whole.copies), numbers, "right"), return_counts=True)
         return Picked(self.whole, some, copies)
-
-
-def _redraw(shard: Shard, state: State, seed: Sequence[int]) -> Shard:
-    if shard.copies is not None:
-        return shard.with_outcomes(draw_shares(shard.at(state), shard.copies, (*seed, shard.first)))
-    return shard.with_outcomes(draw_labels(shard.at(state), uniforms(seed, shard.first, len(shard))))
 
 
 def take_shard(shard: Shard, some: IntArray) -> Shard:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from lowcal.kernels.exact import Grid, Scale, Tables
 from lowcal.kernels.reference import histogram
-from lowcal.kernels.simplex import FloatArray
 from lowcal.rows.base import START, Local, Rows, Shard
 from lowcal.rows.memory import Memory
 from lowcal.subpopulations.asking import part_of_rows
@@ -41,7 +40,7 @@ def ordered(learner: WeakLearner, rows: Rows, others: Rows | None = None) -> tup
     sums = rows.run(CategorySums(tuple(places))) if places else []
     after = [order_by_sums(place.levels, own) for place, own in zip(places, sums, strict=True)]
     moves = [(place, new) for place, new in zip(places, after, strict=True) if new is not place.levels]
-    change = Reordered(tuple((p.part, p.column, recoded(p.levels, new, _every(new))) for p, new in moves))
+    change = Reordered(tuple((p.part, p.column, _new_codes(p.levels, new)) for p, new in moves))
     encoder = _with_levels(learner.encoder, {(p.part, p.column): new for p, new in moves}, ())
     if moves:
         rows, others = rows.recoded(change), None if others is None else others.recoded(change)
@@ -69,9 +68,9 @@ def _with_levels(encoder: Encoder, new: dict[tuple[tuple[int, ...], int], Levels
     return encoder
 
 
-def _every(levels: Levels) -> NDArray[Any]:
-    """Return all codes of a column."""
-    return np.arange(levels.count, dtype=np.min_scalar_type(levels.count))
+def _new_codes(old: Levels, new: Levels) -> NDArray[Any]:
+    """Return the new code of every old one."""
+    return recoded(old, new, np.arange(new.count, dtype=np.min_scalar_type(new.count)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,12 +109,8 @@ class CategorySums:
         grid, share = Grid.whole(1.0, shard.scale.n), shares(shard)
         terms = np.column_stack([share, np.square(share), share[:, None] * (shard.y - shard.at(START))])
         grid.round(terms)
-        return Tables(self._sums(shard, place, terms) for place in self.places)
-
-    @staticmethod
-    def _sums(shard: Shard, place: Place, terms: FloatArray) -> FloatArray:
-        codes = part_of_rows(shard.rows, place.part).codes[:, place.column]
-        return histogram(codes, terms, place.levels.count)
+        codes = (part_of_rows(shard.rows, place.part).codes[:, place.column] for place in self.places)
+        return Tables(histogram(own, terms, place.levels.count) for own, place in zip(codes, self.places, strict=True))
 
     def read(self, total: Tables, some: Local, scale: Scale) -> Tables:
         """Return the tables of all rows."""

@@ -1,7 +1,7 @@
 """The passes that the solver asks for: each a small value, its sums exact, whatever the order of the rows.
 
 Moments and losses of a state, the evidence and the gradient of a step in log odds, the slopes along a direction. All
-of them are sums over rows of functions of a row; a pass says which, and how large the terms can be.
+of them are sums over rows of functions of a row; a pass defines the function and how large its terms can be.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lowcal.kernels.simplex import (
 )
 from lowcal.notions.moments import MomentSums
 from lowcal.notions.weights import Cell, CellIds, LogOdds, LogRest, Weight, evaluate, occupied_cells
-from lowcal.rows.base import REMEMBERED, START, Local, Rows, Scale, Shard, State, order_of
+from lowcal.rows.base import START, Local, Rows, Scale, Shard, State, order_of
 from lowcal.rows.updates import Term
 from lowcal.subpopulations.base import Family
 
@@ -101,13 +101,7 @@ class Moved:
 
 def losses(rows: Rows, state: State) -> Lost:
     """Return the losses of a state, which rows remember for the last few."""
-    known = rows.lost
-    if state not in known:
-        known[state] = rows.run(Losses(state))
-        if len(known) > REMEMBERED:
-            del known[next(iter(known))]
-    found: Lost = known[state]
-    return found
+    return rows.lost.once(state, lambda: rows.run(Losses(state)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,16 +362,16 @@ def reach(terms: Sequence[Term]) -> float:
 
 
 class Ahead(NamedTuple):
-    """Along a direction: the slope g, the bend B, and the largest displacement of a row."""
+    """Along a direction: the slope g, the curvature B, and the largest displacement of a row."""
 
     slope: float
-    bend: float
+    curvature: float
     most: float
 
     @property
     def newton(self) -> float:
         """The Newton step g / B, or 0 where nothing moves."""
-        return self.slope / self.bend if self.bend > 0.0 else 0.0
+        return self.slope / self.curvature if self.curvature > 0.0 else 0.0
 
 
 class Farthest(NamedTuple):
@@ -403,13 +397,13 @@ class Along:
 
     def __call__(self, shard: Shard) -> Farthest:
         """Return the sums of a shard."""
-        p, (slopes, bends) = shard.at(self.state), self._grids(shard.scale)
+        p, (slopes, curvatures) = shard.at(self.state), self._grids(shard.scale)
         total, most = np.zeros((2, 2), dtype=np.int64), 0.0
         for part, delta in shard.displaced(self.state, self.terms):
             w, here = shard.weight[part], p[part]
             g = np.einsum("ia,ia->i", delta, shard.y[part] - here)
             total[0] += slopes.wholes(w * g)
-            total[1] += bends.wholes(w * _bends(delta, self.geometry))
+            total[1] += curvatures.wholes(w * _curvatures(delta, self.geometry))
             most = max(most, float(np.abs(delta).max(initial=0.0)))
         return Farthest(total, most)
 
@@ -418,12 +412,12 @@ class Along:
         return scale.fine(2.0 * far), scale.fine(2.0 * far * far)
 
     def read(self, total: Farthest, some: Local, scale: Scale) -> Ahead:
-        """Return slope, bend and the largest displacement."""
-        slope, bend = (fine.number(each) for fine, each in zip(self._grids(scale), total.sums, strict=True))
-        return Ahead(slope, bend, total.most)
+        """Return slope, curvature and the largest displacement."""
+        slope, curvature = (fine.number(each) for fine, each in zip(self._grids(scale), total.sums, strict=True))
+        return Ahead(slope, curvature, total.most)
 
 
-def _bends(delta: FloatArray, geometry: Geometry) -> FloatArray:
+def _curvatures(delta: FloatArray, geometry: Geometry) -> FloatArray:
     if geometry == "euclidean":
         return np.asarray(np.square(centred(delta)).sum(axis=1))
     spread = np.abs(delta[:, 0]) if delta.shape[1] == 1 else np.ptp(delta, axis=1)
@@ -493,7 +487,7 @@ class Tries:
 
 @dataclass(frozen=True, eq=False)
 class Clipped:
-    """Rows that move ahead along terms, in bins of the step at which they reach 0 or 1 (scalars); `sign` says where."""
+    """Rows that move ahead along terms, in bins of the step at which they reach 0 or 1 (scalars)."""
 
     state: State
     terms: tuple[Term, ...]

@@ -126,15 +126,11 @@ class PowerSums:
 
     def __init__(self, plan: Plan, cells: CellIds | None) -> None:
         self.plan, self.cells = plan, cells
-        grids = [group.columns.grid for group in plan.groups]
-        self.by_member = [
-            ExactSums(group.design, len(grid.unit), grid)
-            for group, grid in zip(plan.groups, grids, strict=True)
-            if cells is None
-        ]
+        sums = [(group.design, group.columns.grid) for group in plan.groups]
+        self.by_member = [ExactSums(design, len(grid.unit), grid) for design, grid in sums if cells is None]
         self.by_cell = [
-            np.zeros((group.design.shape[1], cells.n_cells, len(grid.unit)), dtype=np.int64)
-            for group, grid in zip(plan.groups, grids, strict=True)
+            np.zeros((design.shape[1], cells.n_cells, len(grid.unit)), dtype=np.int64)
+            for design, grid in sums
             if cells is not None
         ]
 

@@ -7,8 +7,8 @@ than the sample are learned from it all the same, so that a fit is the same to t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from lowcal.data.progress import Passes
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.rows.base import Rows
 from lowcal.rows.disk import Disk, RawRows, Spill
-from lowcal.rows.keys import uniforms
+from lowcal.rows.keys import MANY_ROWS, uniforms
 from lowcal.rows.memory import Memory
 from lowcal.rows.passes import MassSums
 from lowcal.subpopulations import EVERYONE, Subpopulations, WeakLearner
@@ -41,17 +41,19 @@ from lowcal.subpopulations.base import (
     Encoder,
     Family,
     LeftOut,
+    check_min_mass,
     effective_rows,
     encode_batch,
     is_enough,
     list_rare,
     require_members,
 )
+from lowcal.subpopulations.groups import GroupEncoder
 from lowcal.subpopulations.single_row import columns_of
-from lowcal.subpopulations.union import Part
+from lowcal.subpopulations.union import Part, Union, UnionEncoder
 
 #: Rows from which levels and cut points are learned; fewer, down to the last, if there are many columns.
-SAMPLE_ROWS, SAMPLE_NUMBERS, LEAST_SAMPLE = 1 << 18, 1 << 23, 1 << 15
+SAMPLE_ROWS, SAMPLE_NUMBERS, LEAST_SAMPLE = MANY_ROWS, 32 * MANY_ROWS, MANY_ROWS // 8
 #: Parts of the rows keep this many times their share of the sample: together they hold all of it.
 SPARE = 1.25
 #: The rows that a group needs in a sample to be counted in all rows.
@@ -299,14 +301,9 @@ def sample_keys(seed: int, first: int, n: int) -> FloatArray:
     return uniforms((seed, SAMPLE_ROWS), first, n)
 
 
-def _smallest(keys: FloatArray, size: int) -> IntArray:
-    """Return the rows with the smallest of more than `size` uniform keys; only those near the limit are sorted."""
-    share, spread = size / len(keys), 6.0 * np.sqrt(size) / len(keys)
-    inside = int((keys < share - spread).sum())
-    near = keys[(keys >= share - spread) & (keys < share + spread)]
-    if not inside <= size < inside + len(near):
-        inside, near = 0, keys
-    return np.flatnonzero(keys < np.partition(near, size - inside)[size - inside])
+def _limit(keys: FloatArray, size: int) -> float:
+    """Return what the smallest `size` of more keys lie below."""
+    return float(np.partition(keys, size)[size])
 
 
 class Sampling:
@@ -329,12 +326,12 @@ class Sampling:
             self._cut()
 
     def _cut(self) -> None:
-        """Keep as many rows as are wanted."""
+        """Keep no more rows than are wanted."""
         keys = np.concatenate([part for part, _ in self.parts])
         names = self.parts[0][1]
         batch = {name: join([one[name] for _, one in self.parts]) for name in names}
         if len(keys) > self.most:
-            self.limit = float(np.partition(keys, self.most)[self.most])
+            self.limit = _limit(keys, self.most)
             kept = np.flatnonzero(keys < self.limit)
             keys, batch = keys[kept], {name: take(column, kept) for name, column in batch.items()}
         self.parts, self.n_kept = [(keys, batch)], len(keys)
@@ -448,10 +445,47 @@ def in_memory(
     if n <= size:
         learner = subpopulations.prepare(table, outcomes.weight)
         return Memory.of(learner.rows, outcomes.p, outcomes.y, outcomes.weight), learner
-    some = _smallest(sample_keys(seed, 0, n), size)
+    keys = sample_keys(seed, 0, n)
+    some = np.flatnonzero(keys < _limit(keys, size))
     learner = learn(subpopulations, table.take(some), outcomes.weight[some], n)
     rows = Memory.of(learner.encoder(table), outcomes.p, outcomes.y, outcomes.weight)
     return rows, keep_large(subpopulations, learner, rows, size)
+
+
+def of_copies(
+    subpopulations: Subpopulations, outcomes: Outcomes, table: Frame, copies: IntArray
+) -> tuple[Memory, WeakLearner]:
+    """Return rows that stand for several (`frequency_weight`), and a listed class whose groups are sized by copies."""
+    if not is_listed(subpopulations):
+        raise InvalidInput(
+            f"{subpopulations!r} is learned from single rows, not from rows with a frequency_weight. Use Groups, "
+            "Intersections, Memberships or Thresholds, or give one row for each copy."
+        )
+    least = [getattr(part, "min_mass", 0.0) for part in subpopulations.each()]
+    for one in least:
+        check_min_mass(one)
+    every = _of_any_size(subpopulations).prepare(table, outcomes.weight)
+    rows = Memory.of(every.rows, outcomes.p, outcomes.y, outcomes.weight, copies)
+    known = keep_large(subpopulations, every, rows, len(copies), least)
+    known.left_out = known.left_out._replace(columns=tuple(_silent(every.encoder, set(known.names))))
+    return rows, known
+
+
+def _of_any_size(subpopulations: Subpopulations) -> Subpopulations:
+    """Return the class with members of any size: their copies are counted once rows are encoded."""
+    if isinstance(subpopulations, Union):
+        return Union(tuple(map(_of_any_size, subpopulations.parts)))
+    has_least = getattr(subpopulations, "min_mass", 0.0) != 0.0
+    return replace(subpopulations, min_mass=0.0) if has_least else subpopulations  # type: ignore[type-var]
+
+
+def _silent(encoder: Encoder, names: Container[str]) -> list[str]:
+    """Return the columns of which no group is large enough to be examined."""
+    if isinstance(encoder, UnionEncoder):
+        return [column for own in encoder.parts for column in _silent(own, names)]
+    if not isinstance(encoder, GroupEncoder):
+        return []
+    return [own.column for own in encoder.levels if not any(own.name(j) in names for j in range(own.count))]
 
 
 def on_disk(
@@ -462,30 +496,23 @@ def on_disk(
     seed: int,
     bar: Passes,
     is_fit: bool = True,
-    folder: str | None = None,
 ) -> tuple[Disk, WeakLearner, Layout]:
     """Survey the rows of a source, learn a class that needs no matrix, and encode all rows into a temporary file."""
     found = survey(batches, roles, wanted_columns(subpopulations), classes, seed, bar)
     learner = learn_sample(subpopulations, found, roles, is_fit)
-    spill = Spill(folder)
-    for chunk in _chunks(batches, roles, found, learner.encoder, bar):
-        spill.add(chunk)
-    spill.close()
-    found.require_same(batches.shown, spill.n)
-    rows = Disk(spill, found.layout.classes is not None, found.layout.d, bar)
-    return rows, keep_large(subpopulations, learner, rows, found.size), found.layout
-
-
-def _chunks(batches: Batches, roles: Roles, found: Survey, encoder: Encoder, bar: Passes) -> Iterator[RawRows]:
-    """Yield the rows that have weight, checked and encoded."""
-    start = 0
+    spill, start = Spill(), 0
     bar.start("encoding", found.n)
-    for batch in batches.read(encoded_columns(roles, encoder)):
+    for batch in batches.read(encoded_columns(roles, learner.encoder)):
         with at_row(start):
-            yield encode_rows(batch, roles, found.layout, encoder)
+            chunk = encode_rows(batch, roles, found.layout, learner.encoder)
+        spill.add(chunk)
         start += length_of(batch)
         bar.add(length_of(batch))
     bar.close()
+    spill.close()
+    found.require_same(batches.shown, spill.n)
+    rows = Disk(spill, found.layout.d, bar)
+    return rows, keep_large(subpopulations, learner, rows, found.size), found.layout
 
 
 def encoded_columns(roles: Roles, encoder: Encoder) -> tuple[str, ...]:

@@ -86,11 +86,6 @@ class Term:
         delta[members] = self(p[members], here.rows(members))
         return delta
 
-    @property
-    def numbers(self) -> int:
-        """How many numbers the displacement of one row is made of."""
-        return int(self.theta.shape[1] * self.theta.shape[2])
-
     def scaled(self, step: float) -> Term:
         """Return the term times a step size."""
         return replace(self, theta=step * self.theta)
@@ -151,7 +146,7 @@ class Update:
 def displacements(terms: Sequence[Term], p: FloatArray, rows: Encoded) -> Iterator[tuple[slice, FloatArray]]:
     """Yield the displacement of all terms, a piece of the rows at a time."""
     each = [term.on(rows) for term in terms]
-    for part in rows_in_cache(len(p), max([1, *(term.numbers for term in terms)])):
+    for part in rows_in_cache(len(p), max([1, *(term.theta[0].size for term in terms)])):
         here = p[part]
         delta = np.zeros(here.shape)
         for displace in each:
@@ -428,15 +423,8 @@ class Predictor:
 
     def staged(self, p: ArrayLike, X: object = None) -> Iterator[FloatArray]:
         """Yield the probabilities after each update."""
-        stages = self._stages(p, X)
-        next(stages)
-        yield from stages
-
-    def _stages(self, p: ArrayLike, X: object) -> Iterator[FloatArray]:
-        given = read_probabilities(p, self.layout)
-        rows = self.rows(given, read_features(X, len(given)))
-        current = given
-        yield self.layout.show(current, p)
+        current = read_probabilities(p, self.layout)
+        rows = self.rows(current, read_features(X, len(current)))
         for update in self.updates:
             current = update(current, rows)
             yield self.layout.show(current, p)
@@ -487,9 +475,8 @@ def read_point(p: Any, layout: Layout) -> list[float]:
     if np.ndim(p) == 0:
         return [read_probability(p, layout)]
     values = p.tolist() if isinstance(p, np.ndarray) else p
-    if layout.d == 1 or len(values) != layout.d or not all(type(x) is float and 0.0 <= x <= 1.0 for x in values):
-        return [float(x) for x in read_probabilities([p], layout)[0]]
-    total = sum(values)
+    is_plain = 1 < layout.d == len(values) and all(type(x) is float and 0.0 <= x <= 1.0 for x in values)
+    total = sum(values) if is_plain else 0.0
     if abs(total - 1.0) > SUM_TOLERANCE:
         return [float(x) for x in read_probabilities([p], layout)[0]]
     return [x / total for x in values]

@@ -4,8 +4,8 @@ On the simplex the Gram matrix is G (x) (I - 11'/d), and the moments of a featur
 theta = G^-1 g label by label. In the mirror geometry each label has its own curvature f_a (1 - f_a).
 Few features are solved for at once. Many are solved for block by block (Gauss-Seidel): a block is a code column,
 whose groups form runs of disjoint ones with a small Gram matrix for each group, or a chunk of overlapping groups with
-a Gram matrix of its own. A subsample of the rows may stand for all of them in G. Chunks know their correlations from
-fewer rows still, and go that way no further than it helps; time grows in proportion to the features.
+a Gram matrix of its own. A subsample of the rows may stand for all of them in G. Chunks estimate
+their correlations from fewer rows still, and step only as far as that helps; time is linear in the features.
 This is the direction only: the line search that follows uses all rows, so no promise depends on the subsample.
 """
 
@@ -39,7 +39,8 @@ from lowcal.kernels.switch import part_of
 from lowcal.notions.base import Suprema
 from lowcal.notions.moments import displacement, moments
 from lowcal.notions.weights import Cell, CellIds, Evaluated, Weight, evaluate
-from lowcal.rows.base import Local, Rows, State
+from lowcal.rows.base import FEW_ROWS, Local, Rows, State
+from lowcal.rows.keys import MANY_ROWS
 from lowcal.rows.passes import Moments
 from lowcal.rows.updates import Term
 from lowcal.subpopulations.base import Family, WeakLearner
@@ -48,35 +49,35 @@ from lowcal.subpopulations.base import Family, WeakLearner
 FEW_FEATURES = 100
 #: Overlapping subpopulations are solved for in chunks of at most this many features.
 CHUNK_FEATURES = 250
-#: Several chunks know the correlations of their features from this many rows for each feature.
+#: Rows per feature from which several chunks estimate the correlations of their features.
 CHUNK_ROWS = 10
 #: Beyond this many features, members whose violation is below this share of alpha sit out.
 MANY_FEATURES, SMALL_SHARE = 2000, 0.2
-#: Of thresholds, which nest, at most so many features take part in one round.
+#: At most this many features of thresholds, which nest, take part in one round.
 MAX_FEATURES = 1500
 #: At most this many subpopulations bring their own witness into one step (infinite weight classes).
-MOST_WITNESSES = 100
+MOST_WITNESSES = FEW_FEATURES
 #: Directions along witnesses are found on at most this many rows.
-WITNESS_ROWS = 1 << 18
+WITNESS_ROWS = MANY_ROWS
 #: Gram matrices are accumulated on this many rows, or on ten for each feature if that is more.
-GRAM_ROWS = 20_000
+GRAM_ROWS = FEW_ROWS
 #: Several chunks are swept over this many rows, or over ten for each feature if that is more.
-SWEEP_ROWS = 100_000
+SWEEP_ROWS = 5 * GRAM_ROWS
 #: Ridge relative to the diagonal: nested groups make the Gram matrix singular. It must stay far above rounding, as
 #: what it leaves over decides what a learner is asked for next.
 RIDGE = 1e-6
 #: Ridge relative to the largest feature of the same subpopulation. A weight that is below 3e-4 on all of its rows has
-#: no violation to speak of, but would fit their residuals with coefficients that have no bound.
+#: no violation of note, but would fit their residuals with coefficients that have no bound.
 FAINT = 1e-7
-#: Features whose correlation is one up to this much are copies.
-COPY = 1e-12
-#: Gauss-Seidel ends after so many sweeps, or when moments are left that are this small a share of the first ones.
+#: Numbers that differ by a smaller share than this are equal: two sums of the same numbers differ by rounding.
+SLACK = 1e-12
+#: Gauss-Seidel ends after this many sweeps, or when the moments left are at most this share of the first ones.
 SWEEPS, SWEPT = 10, 0.05
 #: Code columns whose groups form runs of disjoint ones at least this long on average are solved for run by run.
 LEAST_RUN = 4
 #: With more weights than this (many classes), every subpopulation is large enough a system of its own.
 MANY_WEIGHTS = 50
-#: Of a code column at most so many sums are held.
+#: At most this many sums are held for a code column.
 MOST_SUMS = 1 << 24
 
 
@@ -85,7 +86,7 @@ class Squares:
     """A least-squares problem on some rows: features c(x) u(f), curvatures h_ik >= 0, and the moments g it must meet.
 
     `ridge` is relative to the diagonal, `prior` is a precision added to it, of the shape of g; `seed` draws the rows
-    from which chunks know correlations.
+    from which chunks estimate correlations.
     """
 
     design: Design
@@ -164,7 +165,7 @@ def _active(
 def _representatives(design: Design, value: FloatArray, limit: int) -> IntArray:
     """Return all members, but of thresholds at most `limit`: the worst of each run of neighbours.
 
-    Neighbouring thresholds of a feature say almost the same.
+    Neighbouring thresholds of a feature are almost the same.
     """
     size = len(value)
     is_nested = isinstance(design, Codes) and any(isinstance(decode, Cumulative) for decode in design.decode)
@@ -175,7 +176,7 @@ def _representatives(design: Design, value: FloatArray, limit: int) -> IntArray:
 
 
 def _row_curvature(p: FloatArray, geometry: Geometry) -> FloatArray:
-    """Return how much the potential bends in each coordinate: 1, or f (1 - f) in the mirror geometry."""
+    """Return the curvature of the potential in each coordinate: 1, or f (1 - f) in the mirror geometry."""
     if geometry == "euclidean":
         return np.ones((len(p), 1))
     return np.maximum(p * (1.0 - p), LEAST_CURVATURE)
@@ -202,10 +203,19 @@ def solve_all(
     is_sample: bool,
     prior: FloatArray | None = None,
 ) -> FloatArray:
-    """Return theta of shape (m, S, d) for the weights U."""
-    if isinstance(U, CellIds):
-        return _solve_cells(design, U, h, g, seed, is_sample, prior)
-    return solve(Squares(design, U, h, g, _ridge(g.shape[0] * g.shape[1], len(U), is_sample), seed, prior))
+    """Return theta of shape (m, S, d) for the weights U; cells, which do not overlap, are solved for one by one."""
+    if not isinstance(U, CellIds):
+        return solve(Squares(design, U, h, g, _ridge(g.shape[0] * g.shape[1], len(U), is_sample), seed, prior))
+    theta = np.zeros_like(g)
+    order = np.argsort(U.ids, kind="stable")
+    cells = np.split(order, np.searchsorted(U.ids[order], np.arange(1, U.n_cells + 1)))[: U.n_cells]
+    for s, inside in enumerate(cells):
+        if len(inside):
+            ridge = _ridge(len(g), len(inside), is_sample)
+            own = None if prior is None else prior[:, [s]]
+            here = Squares(design.rows(inside), np.ones((len(inside), 1)), h[inside], g[:, [s]], ridge, seed, own)
+            theta[:, [s]] = solve(here)
+    return theta
 
 
 def solve(problem: Squares) -> FloatArray:
@@ -255,7 +265,7 @@ class Ridged:
         diagonal = np.diag(G)
         scale = np.where(diagonal > SMALLEST, diagonal, np.inf) ** -0.5
         unit = G * scale[:, None] * scale
-        first, second = np.nonzero(unit > 1.0 - COPY)
+        first, second = np.nonzero(unit > 1.0 - SLACK)
         is_live = scale > 0.0
         is_live[second[first < second]] = False
         live = np.flatnonzero(is_live)
@@ -271,29 +281,6 @@ class Ridged:
         theta = np.zeros_like(g)
         theta[self.live] = self.scale * self.factor.solve(self.scale * g[self.live])
         return theta
-
-
-def _solve_cells(
-    design: Design,
-    U: CellIds,
-    h: FloatArray,
-    g: FloatArray,
-    seed: int | Sequence[int],
-    is_sample: bool,
-    prior: FloatArray | None,
-) -> FloatArray:
-    """Return theta cell by cell: cells do not overlap, so the Gram matrix is block diagonal."""
-    theta = np.zeros_like(g)
-    order = np.argsort(U.ids, kind="stable")
-    starts = np.searchsorted(U.ids[order], np.arange(U.n_cells + 1))
-    for s in range(U.n_cells):
-        inside = order[starts[s] : starts[s + 1]]
-        if len(inside):
-            ridge = _ridge(len(g), len(inside), is_sample)
-            own = None if prior is None else prior[:, [s]]
-            here = Squares(design.rows(inside), np.ones((len(inside), 1)), h[inside], g[:, [s]], ridge, seed, own)
-            theta[:, [s]] = solve(here)
-    return theta
 
 
 # ------------------------------------------------------------------------------------------------- Gauss-Seidel
@@ -467,7 +454,7 @@ def _sorted(design: Design, per_member: int) -> tuple[list[CodeColumn], list[tup
 
 
 def _chunks(columns: Sequence[tuple[IntArray, Design]], room: int) -> Iterator[tuple[IntArray, Design]]:
-    """Yield members and their designs, joined and split such that each has at most so many."""
+    """Yield members and their designs, joined and split such that each has at most `room`."""
     held: list[tuple[IntArray, Design]] = []
     for members, column in columns:
         for some in np.array_split(np.arange(len(members)), -(-len(members) // room)):

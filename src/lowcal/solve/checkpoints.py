@@ -1,4 +1,4 @@
-"""Checkpoints: the updates of a fit as they come, so that a fit that was killed goes on where it was.
+"""Checkpoints: the updates of a fit as they come, so that a fit that was killed continues where it was.
 
 The updates are all that a fit knows, beside the trees that its learners have grown. A checkpoint is a saved model of
 the updates made so far, with these trees, what the solver needs to go on, and a fingerprint of the rows and the
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -30,51 +30,43 @@ from lowcal.subpopulations.growing import Forest
 FEW, PAUSE = 20, 1.0
 
 
-@dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The file of a fit's updates."""
+    """The file of a fit's updates, and what every learner has grown, of the fit and of the folds of its guard."""
 
-    path: str
-    layout: Layout
-    fingerprint: str
-    #: What every learner has grown, of the fit and of the folds of its guard.
-    growths: Sequence[list[Any]] = ()
-    _last: list[float] = field(default_factory=list)
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         path: str | os.PathLike[str],
         problem: Problem,
         solver: str,
         layout: Layout,
         growths: Sequence[list[Any]] = (),
-    ) -> Checkpoint:
-        """Return the checkpoint of a fit; nothing is written yet."""
-        return cls(check_path(path), layout, fingerprint(problem, solver, layout), growths)
+    ) -> None:
+        self.path, self.layout, self.growths = check_path(path), layout, growths
+        self.fingerprint = fingerprint(problem, solver, layout)
+        self._written: float | None = None
 
     def write(self, problem: Problem, steps: Sequence[Step]) -> None:
         """Write all updates so far, at once or not at all; of many updates, those of a second are written together."""
-        if len(steps) > FEW and self._last and monotonic() - self._last[-1] < PAUSE:
+        if len(steps) > FEW and self._written is not None and monotonic() - self._written < PAUSE:
             return
         end = steps[-1].state if steps else START
         model = write_predictor(Predictor(problem.learner.encoder, end.updates, self.layout))
         plan = [[list(step.stage), step.violation.hex(), step.progress.hex()] for step in steps]
-        told = {"checkpoint": self.fingerprint, "steps": plan, "grown": _write_grown(self.growths, model)}
+        metadata = {"checkpoint": self.fingerprint, "steps": plan, "grown": _write_grown(self.growths, model)}
         with atomic_write(self.path) as file:
-            file.write(checked_json.write_document(model, told, __version__))
-        self._last[:] = [monotonic()]
+            file.write(checked_json.write_document(model, metadata, __version__))
+        self._written = monotonic()
 
     def resumed(self, problem: Problem) -> Problem:
         """Return the problem with the steps of the file, if there is one; the learners get the trees they had grown."""
         if not os.path.exists(self.path):
             return problem
-        updates, forests, told = self._read()
-        for own, places in zip(self.growths, told.get("grown", ()), strict=False):
+        updates, forests, metadata = self._read()
+        for own, places in zip(self.growths, metadata.get("grown", ()), strict=False):
             own += [[forests[k] for k in each] for each in places]
         past = (
             Past(update, tuple(stage), float.fromhex(violation), float.fromhex(progress))
-            for update, (stage, violation, progress) in zip(updates, told["steps"], strict=True)
+            for update, (stage, violation, progress) in zip(updates, metadata["steps"], strict=True)
         )
         return replace(problem, past=tuple(past))
 
@@ -105,11 +97,11 @@ def _write_grown(growths: Sequence[list[Any]], model: dict[str, Any]) -> list[An
 
 
 def fingerprint(problem: Problem, solver: str, layout: Layout) -> str:
-    """Return what tells fits apart: rows by their exact losses at the start, the class by its names, the options."""
+    """Return what identifies a fit: rows by their exact losses at the start, the class by its names, the options."""
     lost, rows = problem.losses(START), problem.rows
-    told = [
+    parts = [
         rows.scale.n, rows.scale.most.hex(), rows.worth.hex(), lost.brier.hex(), lost.log_loss.hex(), layout.to_dict(),
-        str(problem.notion), problem.alpha.hex(), problem.geometry, problem.step, problem.newton_only, problem.seed,
+        str(problem.notion), problem.alpha.hex(), problem.geometry, problem.step, problem.seed,
         repr(problem.tolerance), problem.is_guarded, problem.is_study, solver, problem.learner.names,
     ]  # fmt: skip
-    return hashlib.sha256(repr(told).encode()).hexdigest()
+    return hashlib.sha256(repr(parts).encode()).hexdigest()

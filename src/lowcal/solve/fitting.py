@@ -1,4 +1,4 @@
-"""`multicalibrate`: consume a solver's updates until the notion holds, and say what was reached."""
+"""`multicalibrate`: consume a solver's updates until the notion holds, and report what was reached."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,11 +20,11 @@ from lowcal.notions import Notion, parse_notion
 from lowcal.solve.checkpoints import Checkpoint
 from lowcal.solve.guard import is_harmless, make_guard
 from lowcal.solve.homes import Home, open_home, read_class
-from lowcal.solve.options import MIN_SHARE, Monitor, Options, SolverName, Tolerance, read_random_state
+from lowcal.solve.options import MIN_SHARE, PATIENCE, Options, SolverName, Tolerance, read_random_state
 from lowcal.solve.private import fit_privately
 from lowcal.solve.runs import Fit, Record, Run
 from lowcal.solve.solvers import Problem, is_shrunk
-from lowcal.solve.stopping import HeldOut, Patience, Watch, noise_floor
+from lowcal.solve.stopping import HeldOut, Watch, noise_floor
 from lowcal.subpopulations import Private
 from lowcal.subpopulations.base import ClassChoice
 
@@ -44,7 +44,7 @@ def multicalibrate(
     min_share: float = MIN_SHARE,
     solver: SolverName = "block",
     geometry: Geometry | None = None,
-    step: float | Literal["newton"] | None = None,
+    step: float | None = None,
     sample_weight: ArrayLike | None = None,
     frequency_weight: ArrayLike | None = None,
     guard: bool | float = True,
@@ -54,8 +54,6 @@ def multicalibrate(
     progress: bool = False,
     random_state: int | np.random.Generator | None = None,
     classes: Sequence[Any] | None = None,
-    monitor: Monitor | None = None,
-    patience: int | None = None,
     memory: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -76,8 +74,8 @@ def multicalibrate(
         cluster of the active Dask client, of Ray or of the Spark session.
     subpopulations : the class C; a list of columns, or a dictionary of their cut points, is `Groups` of these; None:
         the groups of a table's columns, trees on a bare array. `Private(...)` brings its own solver and step: the
-        arguments solver, geometry, step, per_person, validation_fraction, monitor and patience keep their defaults,
-        there is no guard, and what is returned is a `PrivateFit`.
+        arguments solver, geometry, step, per_person and validation_fraction keep their defaults, there is no guard, and
+        what is returned is a `PrivateFit`.
     notion : "multiaccuracy", "degree-2", "smooth", "full-0.1", or a notion.
     alpha : the largest violation that may remain: of E over all rows, so a group of mass 0.1 may be off by 10 alpha.
         None: as far as the rows allow, that is, until what is left is noise.
@@ -85,10 +83,10 @@ def multicalibrate(
     min_share : `per_person` holds in subpopulations that are at least this share of the population.
     solver : "first" (Algorithm 1 as printed), "worst" (largest violation first), "block" (all constraints at once).
     geometry : "mirror" (add in log space; log loss is its potential) or "euclidean" (add and project: the paper).
-        None: "mirror", but "euclidean" for the solver "first". With "mirror", block steps are shrunk by what the rows
-        themselves say (empirical Bayes), from everyone to single conditions to their conjunctions.
-    step : for "first" the step size, at most alpha (None: alpha / (2d)); otherwise a share in (0, 1] of the Newton
-        step (shrinkage), "newton" for the Newton step, None for a line search.
+        None: "mirror", but "euclidean" for the solver "first". With "mirror", block steps are shrunk by
+        empirical Bayes, from everyone to single conditions to their conjunctions.
+    step : for "first" the step size, at most alpha (None: alpha / (2d)); otherwise a share in (0, 1) of the Newton
+        step (shrinkage), or None or 1 for a line search.
     sample_weight : weights of the rows, not negative; or the name of a column.
     frequency_weight : how many rows each row stands for, whole numbers, as in a table of `cells`; or the name of a
         column. The fit is that of all these rows, each with the `sample_weight` of its row. Classes that are learned
@@ -97,15 +95,14 @@ def multicalibrate(
         repeated on four fifths of the rows, five times (fewer where rows are many, not at all where constraints are few
         for the rows). A number is the share that each fold holds out (True: 0.2). False: fit the rows whatever it does
         to others, for study; steps towards a given target are then hardly shrunk.
-    validation_fraction : share of the rows that is held out to stop early, instead of the guard; 0 fits on all rows.
+    validation_fraction : share of the rows that is held out to stop early, instead of the guard, once their loss has
+        not fallen for 3 updates ("worst": 20, "first": 100); 0 fits on all rows.
     max_updates : stop after this many updates; None: the a-priori bound.
     callback : called with a `Record` after every update (its violation is the one the update was made for, as the
         next is not known yet); return True to stop.
     progress : show a progress bar (needs tqdm, else plain lines on standard error).
     random_state : seed of the held-out split and of subsamples; without one, only the held-out split is left to chance.
-    classes : names of the columns of p, where the values of y do not tell.
-    monitor : what is watched on held-out rows: "brier", "log_loss" or "violation"; None: the geometry's own loss.
-    patience : held-out updates without improvement before stopping; None: 100, 20 and 3 for the three solvers.
+    classes : names of the columns of p, where the values of y do not determine them.
     memory : bytes that rows may take, if they come from files or other sources; None: a quarter of the machine's. More
         rows are encoded into a temporary file of a few bytes a row, and the fit is the same to the last bit.
     checkpoint : a file to which the updates are written as they come, each time at once; `load` reads it as a model.
@@ -135,8 +132,6 @@ def multicalibrate(
         max_updates=max_updates,
         callback=callback,
         progress=progress,
-        monitor=monitor,
-        patience=patience,
         memory=memory,
         checkpoint=checkpoint,
         resume=resume,
@@ -154,7 +149,7 @@ def fit_rows(
     random_state: int | np.random.Generator | None,
     frequency_weight: ArrayLike | None = None,
 ) -> Fit:
-    """Return the fit that the options ask for: read the rows, state the problem, watch, run, and say what holds."""
+    """Return the fit that the options ask for: read the rows, state the problem, watch, run, and report what holds."""
     rng = read_random_state(random_state)
     if isinstance(options.subpopulations, Private):
         if frequency_weight is not None:
@@ -190,8 +185,7 @@ def _state(home: Home, options: Options, seed: int) -> tuple[Problem, float | No
         home.learner,
         options.target,
         options.geometry or default,
-        step=None if options.step == "newton" else options.step,
-        newton_only=options.step == "newton",
+        step=options.step,
         seed=seed,
         tolerance=None if options.per_person is None else by_person,
         is_study=options.guard is False and options.target > 0.0,
@@ -205,12 +199,10 @@ def _state(home: Home, options: Options, seed: int) -> tuple[Problem, float | No
 def _watch(problem: Problem, home: Home, options: Options) -> tuple[Problem, Watch]:
     """Return the held-out rows or the guard that watch the fit, where it needs one."""
     if home.held is not None:
-        loss: Monitor = "brier" if problem.geometry == "euclidean" else "log_loss"
-        given = home.held, options.monitor or loss, Patience(options.rounds), problem, options.solver != "first"
-        return problem, HeldOut(*given)
+        return problem, HeldOut(home.held, problem, options.solver)
     if not options.guard or is_harmless(problem):
         return problem, Watch()
-    problem, rounds = replace(problem, is_guarded=True), None if options.solver == "block" else options.rounds
+    problem, rounds = replace(problem, is_guarded=True), None if options.solver == "block" else PATIENCE[options.solver]
     guard = make_guard(problem, options.solver, rounds, options.fold_share, home.refit)
     return problem, guard or Watch()
 
@@ -222,7 +214,7 @@ def _remember_steps(
     if options.checkpoint is None:
         return problem, None
     growths = (*problem.learner.growths, *watch.growths)
-    kept = Checkpoint.of(options.checkpoint, problem, options.solver, home.layout, growths)
+    kept = Checkpoint(options.checkpoint, problem, options.solver, home.layout, growths)
     problem = kept.resumed(problem) if options.resume else problem
     return problem, partial(kept.write, problem)
 
@@ -236,12 +228,9 @@ def _warn_of_harm(fit: Fit, sure: int, n: int) -> None:
             FitWarning,
             stacklevel=3,
         )
-    start, end = fit.start, fit.history[len(fit.predictor) - 1] if len(fit.predictor) else fit.start
-    if start is None or end is None or start.held_out_log_loss is None or end.held_out_log_loss is None:
-        return
-    if end.held_out_log_loss > start.held_out_log_loss:
+    if fit._held_out is not None and fit._held_out[1] > fit._held_out[0]:
         warnings.warn(
-            f"The log loss on held-out rows rose from {start.held_out_log_loss:.4g} to {end.held_out_log_loss:.4g}: "
+            f"The log loss on held-out rows rose from {fit._held_out[0]:.4g} to {fit._held_out[1]:.4g}: "
             'leave the model as it is, or use geometry="mirror", a larger alpha or more rows.',
             FitWarning,
             stacklevel=3,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,18 +20,13 @@ from lowcal.data.errors import InvalidInput
 from lowcal.kernels.products import dot
 from lowcal.kernels.simplex import FloatArray, Geometry, IntArray, auc, brier_losses, log_losses
 from lowcal.rows import START, Rows, State
-from lowcal.rows.base import Mask
-from lowcal.rows.keys import Dealt, count, folds_of
+from lowcal.rows.base import FEW_ROWS
+from lowcal.rows.keys import MANY_ROWS, Dealt, count, folds_of
 from lowcal.solve.homes import Refit
 from lowcal.solve.solvers import SOLVERS, Problem, Step
-from lowcal.solve.stopping import Patience, Status, Watch
-from lowcal.subpopulations.base import WeakLearner
+from lowcal.solve.stopping import Status, Watch
 
-#: This many held-out rows are enough to judge on: with more rows, not every fold is judged.
-JUDGED = 20_000
-#: A fold holds no more rows than this.
-MOST_HELD = 1 << 18
-#: Fewer rows than this can't tell a gain from luck: nothing is kept.
+#: Fewer rows than this can't distinguish a gain from chance: nothing is kept.
 LEAST_ROWS = 50
 #: The first step is kept if the loss falls by more than this many standard errors of its change: benchmarks/harm.py.
 #: Steps that were undone raise the bar (`caution`).
@@ -45,7 +40,7 @@ INFINITE = 20
 
 
 def is_harmless(problem: Problem) -> bool:
-    """Whether the constraints are so few for the rows that to fit them all can do no harm worth speaking of.
+    """Whether the constraints are so few for the rows that to fit them all can do no harm of note.
 
     F coefficients fitted to noise cost F / (2 n) of log loss on fresh rows (Akaike). Learned classes are unlimited.
     """
@@ -68,7 +63,7 @@ class FoldRun:
 
     @cached_property
     def _step(self) -> Step | None:
-        """The step that comes next; a checkpoint may tell which trees were grown before the first one is looked for."""
+        """The next step, found on first use: by then a checkpoint may have restored the trees that were grown."""
         return next(self._stream, None)
 
     @property
@@ -107,7 +102,7 @@ class FoldScores:
 
 
 class Guard(Watch):
-    """Judges every step of a fit by its likes on the folds."""
+    """Judges every step of a fit by the same steps on the folds."""
 
     status = Status.GUARDED
 
@@ -122,15 +117,15 @@ class Guard(Watch):
         self.weight, self.unit = weight / weight.sum(), unit / weight.sum()
         self.chosen = self.now = self._scores()
         self.order = self._auc(self.now)
-        self.patience = None if rounds is None else Patience(rounds, dot(self.weight, self._watched(self.now)))
+        self.rounds, self.best_score, self.n_best = rounds, dot(self.weight, self._watched(self.now)), 0
         self.n_kept, self.n_undone = 0, 0
 
     def keeps(self, step: Step) -> bool:
-        """Try a step on every fold and say whether it is kept; a solver of small steps is judged in the end."""
+        """Try a step on every fold; return whether it is kept. A solver of small steps is judged in the end."""
         for fold in self.folds:
             fold.propose(step.stage)
         tried = self._scores()
-        is_kept = self.patience is not None or self._is_gain(self.now, tried)
+        is_kept = self.rounds is not None or self._is_gain(self.now, tried)
         for fold in self.folds:
             fold.decide(is_kept)
         if is_kept:
@@ -141,17 +136,16 @@ class Guard(Watch):
 
     def is_over(self) -> bool:
         """Whether a solver of small steps has run out of patience; the best number of them is remembered."""
-        if self.patience is None:
+        if self.rounds is None:
             return False
         score = dot(self.weight, self._watched(self.now))
-        if score < self.patience.best and self._is_gain(self.chosen, self.now):
-            self.chosen = self.now
-            self.patience.best, self.patience.best_updates = score, self.n_kept
-        return self.n_kept - self.patience.best_updates >= self.patience.rounds
+        if score < self.best_score and self._is_gain(self.chosen, self.now):
+            self.chosen, self.best_score, self.n_best = self.now, score, self.n_kept
+        return self.n_kept - self.n_best >= self.rounds
 
     def best(self, n_updates: int) -> int:
         """Return the best number of small steps; of others, all that were kept."""
-        return n_updates if self.patience is None else self.patience.best_updates
+        return n_updates if self.rounds is None else self.n_best
 
     def figures(self, state: State) -> dict[str, float | None]:
         """Return the cross-fitted figures of a record."""
@@ -164,8 +158,9 @@ class Guard(Watch):
         Euclidean steps clip to 0 and 1, where order is lost: there the loss alone decides.
         """
         mean, error = mean_change(self._watched(before), self._watched(after), self.weight, self.unit)
-        is_lower = are_enough(self.weight, self.unit) and mean < -caution(self.n_undone) * error
-        return is_lower and (self.geometry == "euclidean" or self._auc(after) >= self.order - ORDER)
+        are_enough = dot(self.weight, self.unit) * LEAST_ROWS <= 1.0
+        is_lower = mean < -caution(self.n_undone) * error
+        return are_enough and is_lower and (self.geometry == "euclidean" or self._auc(after) >= self.order - ORDER)
 
     def _auc(self, scores: FoldScores) -> float:
         """Return the mean AUC within the folds: each has its own fit, and their levels differ."""
@@ -205,44 +200,22 @@ def mean_change(
     return mean, float(np.sqrt(dot(weight * (weight if unit is None else unit), np.square(gap - mean))))
 
 
-def are_enough(weight: FloatArray, unit: FloatArray | None = None) -> bool:
-    """Whether rows of these weights are enough to tell a gain from luck."""
-    return bool(dot(weight, weight if unit is None else unit) * LEAST_ROWS <= 1.0)
-
-
-def make_guard(
-    problem: Problem, solver: str, rounds: int | None, share: float, refit: Refit | None = None
-) -> Guard | None:
-    """Return the guard of a fit; None where rows are too few to deal. `refit` learns a class anew for each fold."""
-    folds, rows = [], problem.rows
-    for outside, inside in masks(rows.count, share, problem.seed, JUDGED):
-        n_held = count(inside, rows.count)
-        if n_held in (0, rows.count):
+def make_guard(problem: Problem, solver: str, rounds: int | None, share: float, refit: Refit) -> Guard | None:
+    """Return the guard of a fit; None where rows are too few to deal. `refit` gives each fold a class of its own."""
+    folds, n = [], problem.rows.count
+    n_folds, n_judged = _count_folds(n, share, FEW_ROWS)
+    for k in range(n_judged):
+        outside, inside = (Dealt((problem.seed, n_folds), n, n_folds, k, is_inside) for is_inside in (False, True))
+        if count(inside, n) in (0, n):
             continue
         try:
-            learner, fitted, held = (refit or partial(_parts, problem))(outside, inside)
+            learner, fitted, held = refit(outside, inside)
         except InvalidInput:  # no group is left on the rows of this fold
             continue
         # what is left of violations matters to the fit on all rows alone
         own = replace(problem, rows=fitted, learner=learner, is_measured=problem.alpha > 0.0, past=())
         folds.append(FoldRun(own, solver, held))
     return Guard(folds, problem.geometry, rounds) if folds else None
-
-
-def _parts(problem: Problem, outside: Mask, inside: Mask) -> tuple[WeakLearner, Rows, Rows]:
-    """Return a listed class, which knows nothing of outcomes, on the rows outside a fold, these rows, and the fold."""
-    known, rows = problem.learner, problem.rows
-    return WeakLearner(known.encoder, None, np.ones(1), known.families), rows.part(outside), rows.part(inside)
-
-
-def masks(n: int, share: float, seed: int, judged: int) -> Iterator[tuple[Dealt, Dealt]]:
-    """Yield the rows outside a fold and those of the fold, for as many folds as hold `judged` rows.
-
-    A fold holds that share of the rows, but never more than can be looked at at once.
-    """
-    n_folds, n_judged = _count_folds(n, share, judged)
-    for k in range(n_judged):
-        yield Dealt((seed, n_folds), n, n_folds, k, False), Dealt((seed, n_folds), n, n_folds, k, True)
 
 
 def deal(weight: FloatArray, share: float, seed: int, judged: int) -> Iterator[tuple[IntArray, IntArray]]:
@@ -260,6 +233,9 @@ def deal(weight: FloatArray, share: float, seed: int, judged: int) -> Iterator[t
 
 
 def _count_folds(n: int, share: float, judged: int) -> tuple[int, int]:
-    """Return how many folds n rows are dealt into, and how many of them are judged."""
-    n_folds = max(2, round(1.0 / share), -(-n // MOST_HELD))
+    """Return how many folds n rows are dealt into, and how many of these hold `judged` rows.
+
+    A fold holds that share of the rows, but never more than can be looked at at once.
+    """
+    n_folds = max(2, round(1.0 / share), -(-n // MANY_ROWS))
     return n_folds, int(np.clip(np.ceil(n_folds * judged / max(1, n)), 1, n_folds))

@@ -16,15 +16,14 @@ from lowcal.data.files.batches import has_more, is_source, open_batches
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import Layout, Outcomes, are_names, check_fit, check_whole, read_rows
 from lowcal.data.progress import Passes
-from lowcal.kernels.simplex import IntArray
+from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.rows import START, Memory, Rows, State
 from lowcal.rows.base import Mask
 from lowcal.rows.cluster import on_cluster, read_parts
-from lowcal.rows.copies import rows_of_copies
 from lowcal.rows.engines import open_engine
 from lowcal.rows.keys import Drawn, count
 from lowcal.rows.ordering import ordered
-from lowcal.rows.reading import Roles, in_memory, needs_no_matrix, on_disk
+from lowcal.rows.reading import Roles, in_memory, needs_no_matrix, of_copies, on_disk
 from lowcal.rows.updates import Predictor
 from lowcal.solve.provenance import remember, sketch_rows, was_fitted_on
 from lowcal.subpopulations import Groups, Subpopulations, default_subpopulations
@@ -42,33 +41,37 @@ Refit = Callable[[Mask, Mask], tuple[WeakLearner, Rows, Rows]]
 
 @dataclass(frozen=True, eq=False)
 class Home:
-    """The rows of a fit, the class on them, held-out rows, and how a learned class is learned anew for a fold."""
+    """The rows of a fit, the class on them, held-out rows, and how to split off a fold with a class of its own."""
 
     rows: Rows
     learner: WeakLearner
     layout: Layout
     held: Rows | None
-    refit: Refit | None
+    refit: Refit
     #: All rows that were given, where some of them are held out or have no weight.
     given: tuple[Outcomes, Frame] | None
     is_far: bool = False
 
     def remember(self, predictor: Predictor, end: State) -> None:
         """Leave a sketch of the rows, so that an audit on them can warn."""
-        if self.given is not None:
+        if self.given is None:
+            remember(*self._sketch(end))
+        else:
             remember_rows(*self.given, predictor)
-            return
-        some = self.rows.sample(sketch_rows(self.rows.scale.n))
-        remember(self.rows.scale.n, some.y, some.at(end))
 
     @property
     def is_fitted(self) -> bool:
         """Whether a fit of this process was given these rows."""
         if self.given is None:
-            some = self.rows.sample(sketch_rows(self.rows.scale.n))
-            return was_fitted_on(self.rows.scale.n, some.y, some.at(START))
-        outcomes, n = self.given[0], len(self.given[0].p)
-        return was_fitted_on(n, outcomes.y[sketch_rows(n)], outcomes.p[sketch_rows(n)])
+            return was_fitted_on(*self._sketch(START))
+        outcomes = self.given[0]
+        some = sketch_rows(len(outcomes.p))
+        return was_fitted_on(len(outcomes.p), outcomes.y[some], outcomes.p[some])
+
+    def _sketch(self, state: State) -> tuple[int, FloatArray, FloatArray]:
+        n = self.rows.scale.n
+        some = self.rows.sample(sketch_rows(n))
+        return n, some.y, some.at(state)
 
 
 def open_home(
@@ -96,11 +99,12 @@ def open_home(
         _refuse_copies(frequency_weight, "lie on a cluster")
         given: tuple[Any, ...] = engine, cluster_roles(y, p, sample_weight, engine.shown), classes, seed, bar, is_fit
         return _far(chosen, on_cluster, given, held_share, chance, "lie on a cluster")
-    if (card := on_card(y, p, X, sample_weight)) is not None:
+    if any(is_on_card(each) for each in (y, p, X, sample_weight)):
         _refuse_copies(frequency_weight, "lie on a card")
-        from lowcal.rows.card.reading import settle_on_card
+        from lowcal.rows.card.reading import open_card, settle_on_card
 
-        return _far(chosen, settle_on_card, (card, classes, seed, is_fit), held_share, chance, "lie on a card")
+        given = open_card(y, p, X, sample_weight), classes, seed, is_fit
+        return _far(chosen, settle_on_card, given, held_share, chance, "lie on a card")
     if (far := far_roles(y, p, X, sample_weight, memory)) is not None:
         _refuse_copies(frequency_weight, "do not fit there")
         given = open_batches(X), far, classes, seed, bar, is_fit
@@ -112,21 +116,12 @@ def open_home(
     whole = (outcomes, table) if held_share > 0.0 or not outcomes.weight.all() else None
     outcomes, table = drop_weightless(outcomes, table)
     if outcomes.copies is not None:
-        rows, learner = rows_of_copies(chosen, outcomes, table, outcomes.copies)
-        return _settled(rows, learner, outcomes.layout, held_share, chance, whole)
-    if needs_no_matrix(chosen):
+        rows, learner = of_copies(chosen, outcomes, table, outcomes.copies)
+    elif needs_no_matrix(chosen):
         rows, learner = in_memory(chosen, outcomes, table, seed)
-        return _settled(rows, learner, outcomes.layout, held_share, chance, whole)
-    return _learned(chosen, outcomes, table, held_share, chance, whole)
-
-
-def on_card(y: ArrayLike, p: ArrayLike, X: object, sample_weight: ArrayLike | None) -> Any | None:
-    """Return rows that lie on a graphics card; None: they do not."""
-    if not any(is_on_card(each) for each in (y, p, X, sample_weight)):
-        return None
-    from lowcal.rows.card.reading import open_card
-
-    return open_card(y, p, X, sample_weight)
+    else:
+        return _learned(chosen, outcomes, table, held_share, chance, whole)
+    return _encoded(rows, learner, outcomes.layout, held_share, chance, whole)
 
 
 def _refuse_copies(frequency_weight: object, why: str) -> None:
@@ -210,11 +205,10 @@ def _far(
             f"The rows {where}, and {chosen!r} is learned from all of them at once. Use Groups, Intersections, "
             "Memberships, Thresholds or Trees, or give a sample of the rows."
         )
-    rows, learner, layout = settle(chosen, *given)
-    return replace(_settled(rows, learner, layout, held_share, chance, None), is_far=True)
+    return replace(_encoded(*settle(chosen, *given), held_share, chance, None), is_far=True)
 
 
-def _settled(
+def _encoded(
     rows: Rows,
     learner: WeakLearner,
     layout: Layout,
@@ -223,33 +217,30 @@ def _settled(
     given: tuple[Outcomes, Frame] | None,
 ) -> Home:
     """Return the home of encoded rows; what is learned from outcomes is learned from the fitted ones."""
-    fitted, held = split_rows(rows, held_share, chance)
-    if learner.is_exact:
-        return Home(fitted, learner, layout, held, None, given)
-    refit = partial(_learned_anew, learner, fitted)
-    learner, fitted, held = ordered(learner, fitted, held)
-    return Home(fitted, learner, layout, held, refit, given)
+    masks = _draw_held(rows, held_share, chance)
+    fitted, held = (rows, None) if masks is None else (rows.part(masks[0]), rows.part(masks[1]))
+    own, ordered_rows, ordered_held = ordered(learner, fitted, held)
+    return Home(ordered_rows, own, layout, ordered_held, partial(_refit_encoded, learner, fitted), given)
 
 
-def _learned_anew(learner: WeakLearner, rows: Rows, outside: Mask, inside: Mask) -> tuple[WeakLearner, Rows, Rows]:
-    """Return a class that is learned by passes as it is at the start, the rows outside a fold, and the fold."""
+def _refit_encoded(learner: WeakLearner, rows: Rows, outside: Mask, inside: Mask) -> tuple[WeakLearner, Rows, Rows]:
+    """Return the class as it is at the start on the rows outside a fold, these rows, and the fold."""
     own, fitted, held = ordered(learner, rows.part(outside), rows.part(inside))
     assert held is not None
     return own, fitted, held
 
 
-def split_rows(rows: Rows, share: float, chance: tuple[int, ...]) -> tuple[Rows, Rows | None]:
-    """Return the fitted rows, and a share of them that is held out; weight must be on both sides."""
+def _draw_held(rows: Rows, share: float, chance: tuple[int, ...]) -> tuple[Mask, Mask] | None:
+    """Return the fitted rows and a share of them that is held out; None: none are. Weight must be on both sides."""
     if share == 0.0:
-        return rows, None
-    inside, outside = (Drawn(chance, rows.count, share, is_inside) for is_inside in (True, False))
-    n_held = count(inside, rows.count)
-    if n_held in (0, rows.count):
+        return None
+    outside, inside = (Drawn(chance, rows.count, share, is_inside) for is_inside in (False, True))
+    if count(inside, rows.count) in (0, rows.count):
         raise InvalidInput(
             f"validation_fraction={share:g} of {rows.count} rows leaves a part without weighted rows; use 0 or more "
             "rows."
         )
-    return rows.part(outside), rows.part(inside)
+    return outside, inside
 
 
 def _learned(
@@ -261,25 +252,19 @@ def _learned(
     given: tuple[Outcomes, Frame] | None,
 ) -> Home:
     """Return rows in memory with a class that is learned from a matrix of them and their outcomes."""
-    is_held = Drawn(chance, len(outcomes.p), held_share, True)(0, len(outcomes.p))
-    held = None
-    if held_share:
-        split_rows(Memory.of((), outcomes.p, outcomes.y, outcomes.weight), held_share, chance)
-        outside = np.flatnonzero(~is_held)
-        rest = subset(outcomes, np.flatnonzero(is_held))
-        held_table, outcomes, table = (
-            table.take(np.flatnonzero(is_held)),
-            subset(outcomes, outside),
-            table.take(outside),
-        )
-    learner = chosen.prepare(table, outcomes.weight, outcomes.residual)
-    if held_share:
-        held = Memory.of(learner.encoder(held_table), rest.p, rest.y, rest.weight)
-    rows = Memory.of(learner.rows, outcomes.p, outcomes.y, outcomes.weight)
-    return Home(rows, learner, outcomes.layout, held, partial(_refit, chosen, outcomes, table), given)
+    masks = _draw_held(Memory.of((), outcomes.p, outcomes.y, outcomes.weight), held_share, chance)
+    held: Rows | None = None
+    if masks is None:
+        learner = chosen.prepare(table, outcomes.weight, outcomes.residual)
+        rows: Rows = Memory.of(learner.rows, outcomes.p, outcomes.y, outcomes.weight)
+    else:
+        learner, rows, held = _refit_learned(chosen, outcomes, table, *masks)
+        fitted = np.flatnonzero(masks[0](0, len(outcomes.p)))
+        outcomes, table = subset(outcomes, fitted), table.take(fitted)
+    return Home(rows, learner, outcomes.layout, held, partial(_refit_learned, chosen, outcomes, table), given)
 
 
-def _refit(
+def _refit_learned(
     chosen: Subpopulations, outcomes: Outcomes, table: Frame, outside: Mask, inside: Mask
 ) -> tuple[WeakLearner, Rows, Rows]:
     """Return the class learned from the rows outside a fold, these rows, and the fold."""

@@ -23,7 +23,6 @@ from lowcal.solve.homes import read_class
 from lowcal.subpopulations import Private, Subpopulations
 
 SolverName = Literal["first", "worst", "block"]
-Monitor = Literal["brier", "log_loss", "violation"]
 
 #: What `audit` tolerates where neither alpha nor per_person is given.
 ALPHA = 0.01
@@ -37,7 +36,6 @@ SHARE = 0.2
 WORDS = {
     "solver": tuple(PATIENCE),
     "geometry": (None, "euclidean", "mirror"),
-    "monitor": (None, "brier", "log_loss", "violation"),
 }
 #: What must be left at its default where `Private(...)` brings its own solver, step and stop rule.
 NOT_PRIVATE = {
@@ -46,8 +44,6 @@ NOT_PRIVATE = {
     "step": None,
     "per_person": None,
     "validation_fraction": 0,
-    "monitor": None,
-    "patience": None,
 }
 
 
@@ -98,7 +94,7 @@ class Tolerance:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `multicalibrate` and the estimators are asked for; their docstrings say what each option means."""
+    """What `multicalibrate` and the estimators are asked for; their docstrings explain each option."""
 
     subpopulations: Subpopulations | None = None
     notion: str | Notion = "degree-2"
@@ -107,14 +103,12 @@ class Options:
     min_share: float = MIN_SHARE
     solver: SolverName = "block"
     geometry: Geometry | None = None
-    step: float | Literal["newton"] | None = None
+    step: float | None = None
     guard: bool | float = True
     validation_fraction: float = 0.0
     max_updates: int | None = None
     callback: Callable[[Any], bool | None] | None = None
     progress: bool = False
-    monitor: Monitor | None = None
-    patience: int | None = None
     memory: int | None = None
     checkpoint: str | os.PathLike[str] | None = None
     resume: bool = False
@@ -126,7 +120,7 @@ class Options:
         self._check_step()
         check_share("validation_fraction", self.validation_fraction)
         check_share("guard", self.fold_share)
-        for name in ("max_updates", "patience", "memory"):
+        for name in ("max_updates", "memory"):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), 1)
         if self.callback is not None and not callable(self.callback):
@@ -149,11 +143,6 @@ class Options:
         """The share of the rows that each fold of the guard holds out; 0: there is no guard."""
         return (SHARE if self.guard else 0.0) if isinstance(self.guard, bool) else self.guard
 
-    @property
-    def rounds(self) -> int:
-        """Held-out updates without improvement before stopping."""
-        return self.patience or PATIENCE[self.solver]
-
     def _check_words(self) -> None:
         for name, valid in WORDS.items():
             given, words = getattr(self, name), [word for word in valid if word is not None]
@@ -167,14 +156,8 @@ class Options:
             raise InvalidInput('The solver "first" knows one alpha only; use "block" or "worst" with per_person.')
 
     def _check_step(self) -> None:
-        is_first, step = self.solver == "first", self.step
-        if step is None or (isinstance(step, str) and step == "newton" and not is_first):
-            return
-        if not _is_number(step) or not 0 < float(step) <= 1:
-            more = "" if is_first else ' or "newton"'
-            raise InvalidInput(
-                f"step must be None, a number in (0, 1]{more} for the solver {self.solver!r}, but {step!r} was given."
-            )
+        if self.step is not None and (not _is_number(self.step) or not 0 < float(self.step) <= 1):
+            raise InvalidInput(f"step must be None or a number in (0, 1], but {self.step!r} was given.")
 
     def _check_private(self) -> None:
         for name, default in NOT_PRIVATE.items():

@@ -8,6 +8,7 @@ beforehand. What the rows decide is released in no other way, so the run costs w
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
@@ -40,7 +41,7 @@ MOST_CELLS = 100_000
 
 @dataclass(frozen=True)
 class PrivacyGuarantee:
-    """What a private fit pays and what it promises.
+    """What a private fit costs and what it guarantees.
 
     The fit is (epsilon, delta)-differentially private for samples that differ in one row: `rounds` rounds, each of a
     selection and a release of eps0, under `theorem`. With probability 1 - beta every selected score is within
@@ -123,7 +124,7 @@ class PrivateFit(Fit):
 
     `violation` is the released, noisy score of the pair that the last round selected, `history` the released scores
     (its losses are nan: they are not released), and `upper` bounds the supremum over the class on the fitted rows
-    with probability 1 - beta. `guarantee` says what was paid and what is promised. The status is "reached" if the
+    with probability 1 - beta. `guarantee` is the budget and what it guarantees. The status is "reached" if the
     last score was below 3/4 of the tolerance and the errors were small enough for alpha, "undecided" if they were
     not, "limit" if the rounds ran out.
     """
@@ -164,11 +165,7 @@ def plan(private: Private, problem: Problem, d: int, most: int | None = None) ->
 
 def most_rounds(is_accurate: Callable[[int], bool], limit: int) -> int:
     """Return the most rounds, up to the limit, that are accurate, as fewer then are too; 0 if none."""
-    low, high = 0, limit + 1  # low is accurate (or 0), high is not (or beyond the limit)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if is_accurate(middle) else (low, middle)
-    return low
+    return bisect_left(range(1, limit + 1), True, key=lambda rounds: not is_accurate(rounds))
 
 
 def rounds(

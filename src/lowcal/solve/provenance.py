@@ -1,4 +1,4 @@
-"""Which rows a model was fitted on: an audit on those certifies nothing, so it should say so.
+"""Which rows a model was fitted on: an audit on those certifies nothing, so it should warn.
 
 Every fit of this process leaves a sketch: a few evenly spaced rows with their outcome and calibrated prediction. An
 audit that is given the same rows recognises them. Nothing else of the data is kept.

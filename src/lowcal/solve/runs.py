@@ -1,7 +1,7 @@
 """One fit: the loop that consumes a solver's stream of updates, and what it returns.
 
 The loop knows nothing of the method: it records, asks the held-out rows, the callback and the limits, and at the end
-says what is true of the predictor on the fitted rows.
+reports what is true of the predictor on the fitted rows.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class Fit:
     candidates : what each way to recalibrate does on held-out rows (`recalibrate` only).
 
     `violation` is attained by a witness on the fitted rows and `upper` is certified: the supremum lies between them,
-    and they are equal wherever it is known exactly. `is_exact` says whether "no subpopulation" refers to the whole
-    class or of what its learner found.
+    and they are equal wherever it is known exactly. `is_exact`: whether "no subpopulation" refers to the whole
+    class or to what its learner found.
     """
 
     predictor: Predictor
@@ -126,12 +126,17 @@ class Fit:
         )
 
     @property
+    def _held_out(self) -> tuple[float, float] | None:
+        """The log loss on held-out rows before the first update and at the end; None where it was not looked for."""
+        end = self.history[len(self.predictor) - 1] if len(self.predictor) else self.start
+        if self.start is None or end is None or self.start.held_out_log_loss is None or end.held_out_log_loss is None:
+            return None
+        return self.start.held_out_log_loss, end.held_out_log_loss
+
+    @property
     def cross_fitted(self) -> str:
         """What happened to the loss on held-out rows, in words; empty where it was not looked for."""
-        kept = self.history[len(self.predictor) - 1] if len(self.predictor) else self.start
-        if self.start is None or kept is None or self.start.held_out_log_loss is None:
-            return ""
-        return f" Log loss on held-out rows: {self.start.held_out_log_loss:.4g} -> {kept.held_out_log_loss:.4g}."
+        return "" if self._held_out is None else " Log loss on held-out rows: {:.4g} -> {:.4g}.".format(*self._held_out)
 
     @property
     def n_updates(self) -> int:
@@ -157,29 +162,23 @@ class Fit:
         )
 
 
+@dataclass(eq=False)
 class Run:
     """One fit: the loop that consumes the solver's stream."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        solver: str,
-        layout: Layout,
-        watch: Watch,
-        max_updates: int | None,
-        callback: Callable[[Record], bool | None] | None,
-        floor: float | None,
-        keep: Callable[[Sequence[Step]], None] | None = None,
-    ) -> None:
-        self.problem = problem
-        self.solver, self.layout, self.watch = solver, layout, watch
-        self.max_updates, self.callback, self.floor, self.keep = max_updates, callback, floor, keep
-        self.steps: list[Step] = []
-        self.states: list[State] = [START]
-        self.history: list[Record] = []
+    problem: Problem
+    solver: str
+    layout: Layout
+    watch: Watch
+    max_updates: int | None
+    callback: Callable[[Record], bool | None] | None
+    floor: float | None
+    keep: Callable[[Sequence[Step]], None] | None = None
+    steps: list[Step] = field(default_factory=list)
+    history: list[Record] = field(default_factory=list)
 
     def __call__(self, progress: bool) -> Fit:
-        """Consume updates until the stream ends or a stop rule speaks."""
+        """Consume updates until the stream ends or a stop rule applies."""
         self.bound = bound(self.solver, self.problem)
         self.before = self._record(START)
         status = None
@@ -198,7 +197,7 @@ class Run:
         return self._finish(status)
 
     def _kept_steps(self) -> Iterator[Step]:
-        """Yield the solver's steps that the guard keeps; the solver is told of those that are undone."""
+        """Yield the solver's steps that the guard keeps; send the solver whether each was kept."""
         stream = SOLVERS[self.solver](self.problem, START)
         step = next(stream, None)
         while step is not None:
@@ -218,7 +217,6 @@ class Run:
         """Record an update; return a status if it is time to stop."""
         if self.history:
             self.history[-1] = replace(self.history[-1], violation=step.violation)
-        self.states.append(step.state)
         self.steps.append(step)
         if self.keep is not None:
             self.keep(self.steps)
@@ -232,19 +230,17 @@ class Run:
         return None
 
     def _finish(self, status: Status | None) -> Fit:
-        """Measure once more, keep the best held-out predictor, and say what holds."""
-        self.end = self.states[-1]
+        """Measure once more, keep the best held-out predictor, and report what holds."""
+        states = [START, *(step.state for step in self.steps)]
+        self.end = states[-1]
         best = self.watch.best(len(self.history))
         if best < self.end.n_updates and status is not Status.STOPPED:
-            status = self.watch.status
-            self.end = self.states[best]
+            status, self.end = self.watch.status, states[best]
         if status is Status.LIMIT:
             explore(self.problem, self.end)  # a learner that was cut short is asked once more before anything is said
         found = self.problem.suprema(self.end)
-        if self.history and self.end is self.states[-1]:
-            self.history[-1] = replace(self.history[-1], violation=float(found.value.max()))
-        elif self.history and np.isnan(self.history[-1].violation):
-            last = self.problem.suprema(self.states[-1])
+        if self.history:  # where the last update is not kept, this measures it as well
+            last = self.problem.suprema(states[-1])
             self.history[-1] = replace(self.history[-1], violation=float(last.value.max()))
         learner, tolerance = self.problem.learner, self.problem.tolerance
         return Fit(
@@ -265,7 +261,7 @@ class Run:
 
     @property
     def _is_open(self) -> bool:
-        """Whether the rows themselves say how far to go."""
+        """Whether the rows determine how far to go."""
         return self.problem.alpha == 0.0 or self.floor is not None
 
     def _status(self, found: Suprema, status: Status | None) -> Status:

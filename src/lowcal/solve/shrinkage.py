@@ -1,4 +1,4 @@
-"""Steps in log odds that are shrunk by what the rows themselves say: empirical Bayes, by pools of groups.
+"""Steps in log odds, shrunk by empirical Bayes: the rows themselves determine the prior, by pools of groups.
 
 Groups that partition the rows (the values of one column, the crossings of two) form a pool, whose coefficients are
 taken as draws from N(0, tau^2), for each weight. A moment g of a feature with curvature h has the variance
@@ -7,7 +7,7 @@ v + h^2 tau^2, v being that of its noise, so tau^2 is estimated by
     tau^2 = max(0, sum of (g^2 / v - 1)) / sum of (h^2 / v)
 
 (DerSimonian and Laird), and coefficients minimise log loss + theta^2 / (2 n tau^2). Where a pool shows no more than
-noise, tau is 0 and its groups sit out: thousands of groups on thousands of rows do no harm.
+noise, tau is 0 and its groups are left out: thousands of groups on thousands of rows do no harm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray, from_scores, 
 from lowcal.kernels.together import Grouped, Regressions, regress_each
 from lowcal.notions.base import Notion, Suprema
 from lowcal.notions.weights import Cell, Evaluated, LogOdds, Monomial, Weight, evaluate, monomials
-from lowcal.rows.base import START, Local, Rows, State
+from lowcal.rows.base import FEW_ROWS, START, Local, Rows, State
+from lowcal.rows.keys import MANY_ROWS
 from lowcal.rows.memory import Memory
 from lowcal.rows.passes import Evidence, Gradient, Seen, losses
 from lowcal.rows.updates import Term, Update
@@ -52,12 +53,12 @@ SHUT = 1e6
 MANY_PRODUCTS = 64
 #: A step of groups is made of at most this many Newton steps; it ends with one that gains less than this share.
 MOST_STEPS, LITTLE = 12, 0.01
-#: The most members with a dense Hessian of the logit step; one row in how many it is taken from; the most rows.
-MOST_DENSE, SHARE_OF_HESSIAN, MOST_OF_HESSIAN = 500, 10, 1 << 18
+#: The most members with a dense Hessian of the logit step, and one row in how many it is taken from.
+MOST_DENSE, SHARE_OF_HESSIAN = 500, 10
 #: The prior of a logit step is loosened this often at most.
 LOOSENED = 3
 #: The line of everyone is fitted to at most this many rows; one that a regression only starts from, to these.
-LINE_ROWS, START_ROWS = 20_000, 2_000
+LINE_ROWS, START_ROWS = FEW_ROWS, FEW_ROWS // 10
 #: The prior variance of what a regression starts from: next to no prior.
 FREE = 100.0
 #: Prior variances of shifts and slopes where rows are to be fitted whatever that does to others.
@@ -78,7 +79,7 @@ class Fitted:
 
     @classmethod
     def few(cls, rows: Rows, state: State, seed: Sequence[int]) -> Fitted:
-        """Return as many rows as a few coefficients for everyone need, as they are after a state."""
+        """Return the rows that a few coefficients for everyone need, as they are after a state."""
         some = rows.few(seed, LINE_ROWS)
         return cls(some.at(state), some.y, some.weight, some.unit)
 
@@ -112,7 +113,7 @@ class Fitted:
 
 
 def depths_of(learner: WeakLearner) -> IntArray:
-    """Return the number of conditions of every known member: 0 for everyone, 1 where a family does not say."""
+    """Return the number of conditions of every known member: 0 for everyone, 1 where a family does not know."""
     depths = [
         depth
         for family in learner.families
@@ -194,7 +195,7 @@ def pools_of(design: Design) -> IntArray:
 def precisions(g: FloatArray, h: FloatArray, v: FloatArray, pools: IntArray, n: float) -> FloatArray:
     """Return the prior precision 1 / (n tau^2) of every feature from moments, curvatures and noise, shapes (m, S, d).
 
-    A pool is taken for each weight and for all labels together. It is infinite where a pool shows but noise.
+    A pool is taken for each weight and for all labels together. It is infinite where a pool shows no more than noise.
 
     >>> g, one = np.array([[[3.0]], [[-3.0]], [[0.1]]]), np.ones((3, 1, 1))
     >>> precisions(g, one, one, np.array([0, 0, 1]), 1.0).ravel()
@@ -269,7 +270,7 @@ def fit_curve(weights: tuple[Weight, ...], few: Fitted, n: float) -> Curve | Non
 def fit_matrix(few: Fitted, n: float, line: Curve | None) -> Curve | None:
     """Return shifts and multiples of every log p_b for each label, for rows worth n: matrix scaling; None if noise.
 
-    It goes on from a temperature, from which multiples deviate by N(0, 1): rows of a rare label alone would set them
+    It starts from a temperature, from which multiples deviate by N(0, 1): rows of a rare label alone would set them
     anywhere. What it gains beyond the temperature is shrunk as a line is.
     """
     d, weights = few.p.shape[1], line_weights(few.p.shape[1])
@@ -306,9 +307,9 @@ class Features:
     weights: tuple[Weight, ...]
 
     @cached_property
-    def any_design(self) -> Design:
-        """The design on any of the rows: it tells tables, not memberships."""
-        return self.rows.few(0, GRAM_ROWS).design(self.families)
+    def pools(self) -> IntArray:
+        """The number of every member's pool, from the design on any of the rows."""
+        return pools_of(self.rows.few(0, GRAM_ROWS).design(self.families))
 
     @property
     def own(self) -> bool:
@@ -353,9 +354,9 @@ def group_step(
     shrunk less in the end than the many that are not.
     """
     features = Features(rows, state, tuple(families), weights)
-    pools, now, theta, gained = pools_of(features.any_design), state, None, 0.0
+    now, theta, gained = state, None, 0.0
     for _ in range(MOST_STEPS):
-        solved = _newton(features, now, pools, seed)
+        solved = _newton(features, now, features.pools, seed)
         if solved is None:
             break
         eta = shrunk_step(rows, state, now, features.terms(solved.theta), solved.price)
@@ -412,9 +413,9 @@ def logit_step(
     """Return the shift and the slope of the log odds of every member, for two classes; None if all of it is noise.
 
     The same shrinkage as that of `group_step`, by the regression that takes the fewest passes over the rows. What a
-    regression leaves that is more than noise loosens its prior, and it goes on from where it is. The `hessian` of about
-    these rows, where somebody knows it, will do; the `line` of everyone, (shift, slope), is where it starts. With a
-    mild prior all members take part, noise or not.
+    regression leaves that is more than noise loosens its prior, and it continues from where it is. `hessian` may be
+    that of about these rows; the `line` of everyone, (shift, slope), is where it starts. With a mild prior all members
+    take part, noise or not.
     """
     names = [name for family in families for name in family.names]
     m, weights = len(names), (Monomial(), LogOdds())
@@ -422,7 +423,7 @@ def logit_step(
         return group_step(families, weights, rows, state, seed)
     features = Features(rows, state, tuple(families), weights)
     few = _few_rows(features, seed)
-    prior = _Prior(_Whole(rows, state, features.families, np.zeros((m, 2))), few, hessian, rows.worth)
+    prior = _Prior(features, few, hessian)
     theta, free = np.zeros((m, 2)), np.zeros((m, 2))
     if EVERYONE in names:
         everyone = names.index(EVERYONE)
@@ -430,7 +431,7 @@ def logit_step(
     if is_mild:
         theta, _ = prior.regress(np.maximum(free, MILD), theta)
     else:
-        theta = _loosened(prior, features, free, theta)
+        theta = _loosened(prior, free, theta)
     return features.moved(theta[:, :, None]) if theta.any() else None
 
 
@@ -438,54 +439,49 @@ def logit_step(
 class _Whole:
     """A regression on all rows, by passes."""
 
-    rows: Rows
-    state: State
-    families: tuple[Family, ...]
+    features: Features
     penalty: FloatArray
 
     @property
     def size(self) -> int:
         """How many rows there are."""
-        return self.rows.scale.n
+        return self.features.rows.scale.n
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return minus the gradient of the penalised loss."""
-        return self.rows.run(Gradient(self.state, self.families, theta)) - self.penalty * theta
+        own = self.features
+        return own.rows.run(Gradient(own.base, own.families, theta)) - self.penalty * theta
 
 
 @dataclass(eq=False)
 class _Prior:
-    """A regression on all rows and on some, to be solved under one prior after the other."""
+    """A regression on all rows and on some, to be solved under one prior after the other; one Hessian serves all."""
 
-    whole: _Whole
+    features: Features
     few: Regression
     hessian: Callable[[], FloatArray] | None
-    n: float
-    _bends: FloatArray | None = None
+    _found: FloatArray | None = None
 
     def regress(self, variance: FloatArray, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return coefficients and what the rows still say, for prior variances (m, 2); those of none stay at 0."""
-        is_open = variance > 0.0
-        penalty = np.divide(1.0 / self.n, variance, out=np.zeros(variance.shape), where=is_open)
-        whole = replace(self.whole, penalty=penalty)
+        """Return coefficients and remaining moments for prior variances (m, 2); those without variance stay at 0."""
+        if self._found is None:
+            self._found = self.few.hessian(theta) if self.hessian is None else self.hessian()
+        n, is_open = self.features.rows.worth, variance > 0.0
+        penalty = np.divide(1.0 / n, variance, out=np.zeros(variance.shape), where=is_open)
+        whole = _Whole(self.features, penalty)
         some = None if self.few.size == whole.size else replace(self.few, penalty=penalty)
-        theta, left = regress(whole, some, self.bends(theta), theta, self.n, is_open)
-        # at a minimum the rows pull an open coefficient as hard as its prior does
+        theta, left = regress(whole, some, self._found, theta, n, is_open)
+        # at a minimum the moment of an open coefficient equals the pull of its prior
         return theta, np.where(is_open, penalty * theta, left)
 
-    def bends(self, theta: FloatArray) -> FloatArray:
-        """Return the Hessian, once and for all."""
-        if self._bends is None:
-            self._bends = self.few.hessian(theta) if self.hessian is None else self.hessian()
-        return self._bends
 
-
-def _loosened(prior: _Prior, features: Features, variance: FloatArray, theta: FloatArray) -> FloatArray:
-    """Return coefficients under the prior that the rows tell; what is left beyond noise loosens it a few times."""
+def _loosened(prior: _Prior, variance: FloatArray, theta: FloatArray) -> FloatArray:
+    """Return coefficients under the prior that the rows imply; what is left beyond noise loosens it a few times."""
+    features = prior.features
     seen = features.seen(features.moved(theta[:, :, None]) if theta.any() else features.base)
-    n, g, h, pools = prior.n, seen.g, seen.h, pools_of(features.any_design)  # of curvatures, the first will do
+    n, g, h = features.rows.worth, seen.g, seen.h  # the curvatures at the start will do
     for _ in range(LOOSENED):
-        found = 1.0 / (n * precisions(g, h, h / n, pools, n)[:, :, 0])
+        found = 1.0 / (n * precisions(g, h, h / n, features.pools, n)[:, :, 0])
         if not found.any():
             break
         variance = variance + found
@@ -505,10 +501,14 @@ def logit_steps(groups: Regressions, hessian: Callable[[], FloatArray], line: Fl
     f = groups.predict(theta)
     g, h = groups.moments(groups.rows.residuals(f)), groups.moments(curvatures(f, groups.rows.weight), 2)
     for _ in range(LOOSENED):
-        flat, here, bends = (len(g), -1, 1), g[..., going], h[..., going]  # columns of weights have pools of their own
-        noise = (bends / worth[going]).reshape(flat)
-        found = 1.0 / precisions(here.reshape(flat), bends.reshape(flat), noise, pools, 1.0).reshape(here.shape)
-        more = found.any(axis=(0, 1))  # whether rows say more than their prior allows for
+        flat, here, curvature = (
+            (len(g), -1, 1),
+            g[..., going],
+            h[..., going],
+        )  # columns of weights have pools of their own
+        noise = (curvature / worth[going]).reshape(flat)
+        found = 1.0 / precisions(here.reshape(flat), curvature.reshape(flat), noise, pools, 1.0).reshape(here.shape)
+        more = found.any(axis=(0, 1))  # whether more is left than the prior allows for
         going = going[more]
         if not len(going):
             break
@@ -527,7 +527,7 @@ def curvatures(f: FloatArray, weight: FloatArray) -> FloatArray:
 def _regress_each(
     groups: Regressions, hessian: FloatArray, variance: FloatArray, theta: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return coefficients and what the rows still say, for prior variances (m, 2, F); those of none stay at 0."""
+    """Return coefficients and remaining moments for prior variances (m, 2, F); those without variance stay at 0."""
     is_open = variance > 0.0
     penalty = np.divide(1.0 / groups.rows.worth, variance, out=np.zeros(variance.shape), where=is_open)
     theta, left = regress_each(groups, hessian, penalty, is_open, theta)
@@ -541,9 +541,9 @@ def logit_hessian(families: Sequence[Family], rows: Rows, seed: Sequence[int]) -
 
 
 def _few_rows(features: Features, seed: Sequence[int]) -> Regression:
-    """Return the regression on as many rows as its Hessian needs."""
+    """Return the regression on the rows that its Hessian needs."""
     n, m = features.rows.scale.n, sum(len(family.names) for family in features.families)
-    size = max(GRAM_ROWS, 20 * m, min(n // SHARE_OF_HESSIAN, MOST_OF_HESSIAN))
+    size = max(GRAM_ROWS, 20 * m, min(n // SHARE_OF_HESSIAN, MANY_ROWS))
     some = features.rows.few(seed, size)
     z = some.scores(features.base)[:, 0]
     return Regression(some.design(features.families), z, some.y[:, 0], some.weight, np.zeros((m, 2)))
@@ -598,7 +598,7 @@ def _witness_label(A: FloatArray, whole: Local, p: FloatArray, label: int, seed:
 
 
 def _newton(features: Features, now: State, pools: IntArray, seed: Sequence[int]) -> Solved | None:
-    """Return theta with (H + Lambda) theta = g, for the prior that the moments themselves tell."""
+    """Return theta with (H + Lambda) theta = g, for the prior that the moments imply."""
     return _shrunk(features.seen(now), pools, features.rows.worth, partial(_solve, features, now, seed))
 
 

@@ -1,7 +1,7 @@
 """Three solvers, each a generator of updates: Algorithm 1 as printed, the largest violation first, all at once.
 
 A solver knows nothing of limits, patience, progress bars or held-out rows; whoever consumes the stream does, and may
-answer a step with False: it is then undone, and the solver goes on with what comes next.
+answer a step with False: it is then undone, and the solver continues with its next step.
 Every update lowers the training potential by a fixed amount, so each stream ends within `bound` updates (spec 4.3).
 Paper: Algorithm 1 and Lemma 5.3.
 """
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import copysign, isfinite
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,12 +23,12 @@ from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.notions.base import Notion, Suprema
 from lowcal.notions.moments import residual
 from lowcal.notions.weights import LogOdds, Monomial, Weight
-from lowcal.rows.base import REMEMBERED, START, Rows, State
+from lowcal.rows.base import REMEMBERED, START, Recent, Rows, State
 from lowcal.rows.grids import are_placed, smooth_suprema
 from lowcal.rows.passes import CellMoments, Lost, MassSums, Moments, Moved, losses
 from lowcal.rows.questions import Probed, Witnessed
 from lowcal.rows.updates import Term, Update
-from lowcal.solve.blocks import block_terms
+from lowcal.solve.blocks import SLACK, block_terms
 from lowcal.solve.options import Tolerance
 from lowcal.solve.shrinkage import (
     are_many,
@@ -45,7 +45,7 @@ from lowcal.solve.shrinkage import (
     witness_step,
 )
 from lowcal.solve.steps import line_search, newton
-from lowcal.subpopulations.base import Family, Offer, WeakLearner
+from lowcal.subpopulations.base import Family, WeakLearner
 
 #: The potential may rise by this much through rounding before a step counts as no progress.
 ROUNDING = 1e-14
@@ -54,12 +54,10 @@ ROUNDING = 1e-14
 LITTLE = 0.02
 #: Steps on what a boosting learner starts with (everyone), before it grows trees on what these leave.
 START_STEPS = 2
-#: A supremum that exceeds alpha by a smaller share than this equals it: two sums of the same numbers differ so much.
-SLACK = 1e-12
 
 
 def are_within(suprema: FloatArray, limits: FloatArray) -> bool:
-    """Say whether every supremum is at most its limit, up to rounding."""
+    """Return whether every supremum is at most its limit, up to rounding."""
     return bool((suprema <= limits * (1.0 + SLACK)).all())
 
 
@@ -78,9 +76,9 @@ class Problem:
     """What a solver is asked to solve: rows, W, C, alpha, and how to move.
 
     alpha = 0 asks for all that shrunk steps find, and for nothing beyond. `tolerance`, where it is given, sets a limit
-    for each subpopulation in the place of alpha. `is_measured`: whether steps say which violation they are made for;
+    for each subpopulation in the place of alpha. `is_measured`: whether steps record the violation they are made for;
     `is_guarded`: whether steps may be undone, so that small ones come first; `is_study`: whether alpha is to be reached
-    on these rows whatever that does to others. `past`: the first steps, where a fit goes on that was interrupted.
+    on these rows whatever that does to others. `past`: the first steps, where an interrupted fit is resumed.
     """
 
     rows: Rows
@@ -89,14 +87,13 @@ class Problem:
     alpha: float
     geometry: Geometry = "euclidean"
     step: float | None = None
-    newton_only: bool = False
     seed: int = 0
     tolerance: Tolerance | None = None
     is_measured: bool = True
     is_guarded: bool = False
     is_study: bool = False
     past: tuple[Past, ...] = ()
-    _memory: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+    _memory: Recent = field(default_factory=partial(Recent, REMEMBERED), init=False, repr=False)
 
     @property
     def d(self) -> int:
@@ -122,7 +119,7 @@ class Problem:
 
     @cached_property
     def shape(self) -> FloatArray:
-        """As many zeros as there are predictions: what a notion may know of them."""
+        """Zeros of the shape of the predictions: what a notion may know of them."""
         return np.broadcast_to(0.0, (self.rows.scale.n, self.d))
 
     def whole(self, state: State) -> tuple[FloatArray, FloatArray]:
@@ -142,14 +139,12 @@ class Problem:
 
     def _measured(self, state: State, alpha: float) -> tuple[Suprema, tuple[Weight, ...]]:
         """Return the same, which is remembered for the last states."""
-        key = state, len(self.learner.families), alpha
-        if key not in self._memory:
+
+        def measure() -> tuple[Suprema, tuple[Weight, ...]]:
             self.learner.n_calls += 1
-            self._memory[key] = self.measure(state, alpha)
-            if len(self._memory) > REMEMBERED:
-                del self._memory[next(iter(self._memory))]
-        found: tuple[Suprema, tuple[Weight, ...]] = self._memory[key]
-        return found
+            return self.measure(state, alpha)
+
+        return self._memory.once((state, len(self.learner.families), alpha), measure)
 
     def measure(self, state: State, alpha: float | None) -> tuple[Suprema, tuple[Weight, ...]]:
         """Return the suprema, and the weights whose moments they came from; without alpha no work is saved."""
@@ -182,19 +177,13 @@ class Problem:
 class Step:
     """The state after an update, the violation seen before it, and the drop of the potential.
 
-    `stage` says where in the solver's plan the step stands: equal for equal steps on other rows.
+    `stage` is the place of the step in the solver's plan: the same for the same step on other rows.
     """
 
     state: State
     violation: float
     progress: float = np.nan
     stage: tuple[int, ...] = ()
-
-    @property
-    def update(self) -> Update:
-        """The update."""
-        assert self.state.update is not None
-        return self.state.update
 
 
 #: Yields steps; what is sent back is False where a step is to be undone.
@@ -203,7 +192,7 @@ Solver = Callable[[Problem, State], Iterator[Step]]
 
 
 def holds(problem: Problem, state: State) -> bool:
-    """Say whether the notion holds for every known subpopulation."""
+    """Return whether the notion holds for every known subpopulation."""
     return are_within(problem.suprema(state).upper, problem.limits)
 
 
@@ -227,7 +216,7 @@ def first(problem: Problem, state: State) -> Iterator[Step]:
 def _algorithm_1(problem: Problem, state: State, beta: float) -> Iterator[Step]:
     eta = beta / (2 * problem.d) if problem.step is None else min(problem.step, beta)
     while True:                                                  # while not mc
-        past = recalled(problem, state) if problem.learner.is_exact else None  # (a fit that goes on)
+        past = recalled(problem, state) if problem.learner.is_exact else None  # (a resumed fit)
         if past is not None:
             state = past.state
             yield past
@@ -252,41 +241,40 @@ Search = Callable[[float], tuple[Family | None, float]]
 def _basis(problem: Problem, state: State) -> Iterator[tuple[Weight, int, Search]]:
     """Yield the weights and labels of the basis, and how to ask for a violation of each.
 
-    The moments of the known members tell all of them in one pass.
+    One pass gives the moments of the known members for all of them.
     """
+    labels = range(problem.d)
     found, listed = problem._measured(state, problem.alpha)
     if listed and found.moments is not None:
-        for s, u in enumerate(listed):
-            for a in range(problem.d):
-                yield u, a, partial(_found, problem, state, (s, u, a))
+        for (s, u), a in itertools.product(enumerate(listed), labels):
+            yield u, a, partial(_search_moments, problem, state, (s, u, a))
         return
     p, y = problem.whole(state)
-    for u in problem.notion.basis(p, problem.alpha):
-        for a in range(problem.d):
-            yield u, a, partial(_learned, problem, residual(u, a, p, y))
+    for u, a in itertools.product(problem.notion.basis(p, problem.alpha), labels):
+        yield u, a, partial(_search_rows, problem, residual(u, a, p, y))
 
 
-def _found(problem: Problem, state: State, place: tuple[int, Weight, int], beta: float) -> tuple[Family | None, float]:
+def _search_moments(
+    problem: Problem, state: State, place: tuple[int, Weight, int], beta: float
+) -> tuple[Family | None, float]:
     """Return the known member of the largest moment, if it exceeds beta; if none does, ask the learner for more."""
     s, u, a = place
-    member, v = _known(problem, state, (s, a), beta)
-    if member is None and problem.learner.ask(problem.rows, Probed(state, ((u, a),))):
-        member, v = _known(problem, state, (s, a), beta)
-    return member, v
+    is_asked = False
+    while True:
+        moments = problem.suprema(state).moments
+        assert moments is not None
+        problem.learner.n_calls += 1
+        j = leading(np.abs(moments[:, s, a]))
+        v = float(moments[j, s, a])
+        if abs(v) > beta:
+            return problem.learner.member(j), v
+        if is_asked or not problem.learner.ask(problem.rows, Probed(state, ((u, a),))):
+            return None, v
+        is_asked = True
 
 
-def _known(problem: Problem, state: State, place: tuple[int, int], beta: float) -> tuple[Family | None, float]:
-    """Return the known member of the largest moment, if it exceeds beta."""
-    moments = problem.suprema(state).moments
-    assert moments is not None
-    problem.learner.n_calls += 1
-    v = moments[:, *place]
-    j = leading(np.abs(v))
-    return (problem.learner.member(j) if abs(v[j]) > beta else None), float(v[j])
-
-
-def _learned(problem: Problem, z: FloatArray, beta: float) -> tuple[Family | None, float]:
-    """Ask the learner."""
+def _search_rows(problem: Problem, z: FloatArray, beta: float) -> tuple[Family | None, float]:
+    """Ask the learner for a member that correlates with residuals of rows in memory."""
     found = problem.learner.search(z, beta)
     return (None, 0.0) if found is None else (found.family, found.sign * found.violation)
 
@@ -349,7 +337,7 @@ def recalled(problem: Problem, state: State, stage: tuple[int, ...] = ()) -> Ste
 
 def is_shrunk(problem: Problem) -> bool:
     """Whether block steps begin with shrunk ones: in log odds, unless the user chose the step."""
-    return problem.geometry == "mirror" and problem.step is None and not problem.newton_only
+    return problem.geometry == "mirror" and problem.step is None
 
 
 Propose = Callable[[Problem, State, tuple[int, ...]], Step | None]
@@ -416,10 +404,7 @@ def _features(depth: int, problem: Problem, state: State, stage: tuple[int, ...]
 
 def _boosted(problem: Problem, state: State, stage: tuple[int, ...]) -> Step | None:
     """Propose what a boosting learner offers, at its own shrinkage."""
-    offers = [offer for offer in problem.learner.offers if offer.geometry == problem.geometry]
-    if not offers:
-        return None
-    return _shrunk(problem, state, state.then(_sum_of(offers, problem.d, problem.geometry)), stage)
+    return _shrunk(problem, state, _offered(problem, state), stage)
 
 
 def _shrunk(problem: Problem, state: State, moved: State | None, stage: tuple[int, ...]) -> Step | None:
@@ -434,7 +419,7 @@ def _shrunk(problem: Problem, state: State, moved: State | None, stage: tuple[in
 def _progressed(
     problem: Problem, state: State, moved: State, seen: float, least: float, stage: tuple[int, ...] = ()
 ) -> Step | None:
-    """Return the step to a state if the potential falls by at least so much."""
+    """Return the step to a state if the potential falls by at least `least`, up to rounding."""
     progress = problem.loss(state) - problem.loss(moved)
     return Step(moved, seen, progress, stage) if progress >= least - ROUNDING else None
 
@@ -464,7 +449,7 @@ def _all_at_once(problem: Problem, state: State, number: int) -> Steps:
         found = _largest(problem, state)
         if found is None:
             return
-        step = recalled(problem, state, (number, attempt)) or _offered(problem, state, found)
+        step = recalled(problem, state, (number, attempt)) or _as_offered(problem, state, found)
         step = step or _joint(problem, state, found, attempt) or _single(problem, state, found)
         if step is None or (yield replace(step, stage=(number, attempt))) is False:
             return
@@ -508,7 +493,7 @@ def _learn_for_step(problem: Problem, state: State) -> None:
 
 
 def _ask_about_probes(problem: Problem, state: State) -> bool:
-    """Ask the learner for members that correlate with the probes' residuals; say whether there are new ones."""
+    """Ask the learner for members that correlate with the probes' residuals; return whether there are new ones."""
     return problem.learner.ask(problem.rows, Probed(state, tuple(probes_and_labels(problem.notion, problem.d))))
 
 
@@ -520,23 +505,24 @@ def _single(problem: Problem, state: State, found: Suprema) -> Step | None:
     return _take(problem, state, (term,), found)
 
 
-def _offered(problem: Problem, state: State, found: Suprema) -> Step | None:
+def _offered(problem: Problem, state: State) -> State | None:
+    """Return the state after what a boosting learner offers in this geometry, as one update; None if there is none."""
+    offers = [offer for offer in problem.learner.offers if offer.geometry == problem.geometry]
+    sizes = [np.eye(problem.d)[[offer.label]][:, None] * offer.size for offer in offers]
+    terms = [Term(offer.family, (Monomial(),), size) for offer, size in zip(offers, sizes, strict=True)]
+    return state.then(Update(tuple(terms), problem.geometry)) if terms else None
+
+
+def _as_offered(problem: Problem, state: State, found: Suprema) -> Step | None:
     """Return the update that a boosting learner offers, at its own shrinkage, if it makes the guaranteed progress.
 
     A line search would undo the shrinkage: it follows the fitted rows, on which the learner has grown.
     """
-    offers = problem.learner.offers
-    if problem.step is not None or problem.newton_only or not offers or offers[0].geometry != problem.geometry:
+    moved = _offered(problem, state) if problem.step is None else None
+    if moved is None:
         return None
-    moved, seen = state.then(_sum_of(offers, problem.d, problem.geometry)), float(found.value[_worst(problem, found)])
+    seen = float(found.value[_worst(problem, found)])
     return _progressed(problem, state, moved, seen, guaranteed_progress(problem, seen))
-
-
-def _sum_of(offers: Sequence[Offer], d: int, geometry: Geometry) -> Update:
-    """Return what a boosting learner offers as one update."""
-    sizes = [np.eye(d)[[offer.label]][:, None] * offer.size for offer in offers]
-    terms = [Term(offer.family, (Monomial(),), size) for offer, size in zip(offers, sizes, strict=True)]
-    return Update(tuple(terms), geometry)
 
 
 def _joint(problem: Problem, state: State, found: Suprema, attempt: int) -> Step | None:
@@ -546,37 +532,28 @@ def _joint(problem: Problem, state: State, found: Suprema, attempt: int) -> Step
     """
     seed, weights = (problem.seed, attempt), problem.features(state)
     given = (problem.rows, state, problem.learner, weights, found, problem.geometry, seed, problem.alpha)
-    step = _take(problem, state, block_terms(*given), found)
-    if step is None:
-        return None
     enough = guaranteed_progress(problem, float(found.value[_worst(problem, found)]))
-    return step if step.progress >= enough - ROUNDING else None
+    return _take(problem, state, block_terms(*given), found, enough)
 
 
-def _take(problem: Problem, state: State, terms: tuple[Term, ...], found: Suprema) -> Step | None:
-    """Return the step along the terms whose size the step rule chooses; None if nothing moves."""
-    eta = _step_size(problem, state, terms)
+def _take(problem: Problem, state: State, terms: tuple[Term, ...], found: Suprema, least: float = 0.0) -> Step | None:
+    """Return the step along the terms, by a line search or a share of the Newton step (spec 4.4), if it moves rows."""
+    if problem.step is None or problem.step == 1.0:
+        eta = line_search(problem.rows, state, terms, problem.geometry)
+    else:
+        eta = problem.step * newton(problem.rows, state, terms, problem.geometry)
     if eta == 0.0:
         return None
     moved = state.then(Update(tuple(term.scaled(eta) for term in terms), problem.geometry))
     if problem.losses(moved) == problem.losses(state) and problem.rows.run(Moved(state, moved)) == 0:
         return None
-    progress = problem.loss(state) - problem.loss(moved)
-    return Step(moved, float(found.value.max()), progress) if progress >= -ROUNDING else None
-
-
-def _step_size(problem: Problem, state: State, terms: tuple[Term, ...]) -> float:
-    """Return the line-search step, or a share of the Newton step (shrinkage, which keeps the bound by 1/(nu(2-nu)))."""
-    share = 1.0 if problem.step is None else problem.step
-    if share < 1.0 or problem.newton_only:
-        return share * newton(problem.rows, state, terms, problem.geometry)
-    return line_search(problem.rows, state, terms, problem.geometry)
+    return _progressed(problem, state, moved, float(found.value.max()), least)
 
 
 def guaranteed_progress(problem: Problem, violation: float) -> float:
     """Return the drop of the potential that a violation of this size guarantees (spec 4.3).
 
-    Euclidean: g^2 / B. Mirror: 2 g^2, as the log loss bends by at most 1/4. Shrinkage nu: times nu (2 - nu).
+    Euclidean: g^2 / B. Mirror: 2 g^2, as the curvature of the log loss is at most 1/4. Shrinkage nu: times nu (2 - nu).
     """
     share = 1.0 if problem.step is None else problem.step
     best = violation**2 / width(problem.d) if problem.geometry == "euclidean" else 2.0 * violation**2
@@ -597,7 +574,7 @@ def bound(solver: str, problem: Problem) -> int:
 
 
 def _whole(bound: float) -> int:
-    """Round a bound down; one beyond all counting is the largest integer a machine counts with."""
+    """Round a bound down; one that is too large becomes the largest machine integer."""
     return int(min(bound, sys.maxsize))
 
 

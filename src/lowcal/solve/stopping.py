@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -13,12 +13,13 @@ from lowcal.notions.smooth import Smooth
 from lowcal.rows import START, Rows, State
 from lowcal.rows.grids import smooth_on_grid
 from lowcal.rows.passes import losses
-from lowcal.solve.options import Monitor
+from lowcal.solve.blocks import SLACK
+from lowcal.solve.options import PATIENCE, SolverName
 from lowcal.solve.solvers import Problem, Step, explore
 
 
 class Status(StrEnum):
-    """How a fit ended. It refers to the fitted rows only: certify on fresh rows. `sentence` says it in words.
+    """How a fit ended. It refers to the fitted rows only: certify on fresh rows. `sentence` explains it.
 
     REACHED : the supremum over the whole weight class is at most alpha for every subpopulation looked at.
     LIMIT : max_updates was reached before that.
@@ -66,21 +67,6 @@ DRAWS, DRAWS_TO_SEARCH = 40, 12
 COARSE = 256
 
 
-@dataclass
-class Patience:
-    """Stop after `rounds` updates in which a held-out score did not improve; remember the best."""
-
-    rounds: int
-    best: float = np.inf
-    best_updates: int = 0
-
-    def is_over(self, score: float, n_updates: int) -> bool:
-        """Take the score after a number of updates; say whether patience has run out."""
-        if score < self.best - 1e-12:
-            self.best, self.best_updates = score, n_updates
-        return n_updates - self.best_updates >= self.rounds
-
-
 class Watch:
     """What looks at a fit from outside and may stop it: held-out rows, or the guard; this one never does."""
 
@@ -95,7 +81,7 @@ class Watch:
         return []
 
     def keeps(self, step: Step) -> bool:
-        """Whether a step is kept; the solver is told of those that are undone."""
+        """Whether a step is kept; the solver learns of those that are undone."""
         return True
 
     def figures(self, state: State) -> dict[str, float | None]:
@@ -116,58 +102,49 @@ class HeldOut(Watch):
 
     status = Status.PATIENCE
 
-    def __init__(self, rows: Rows, monitor: Monitor, patience: Patience, problem: Problem, has_violation: bool) -> None:
-        self.problem, self.monitor, self.patience = replace(problem, rows=rows), monitor, patience
-        self.has_violation, self._is_over = has_violation, False
+    def __init__(self, rows: Rows, problem: Problem, solver: SolverName) -> None:
+        self.problem, self.rounds = replace(problem, rows=rows), PATIENCE[solver]
+        self.has_violation = solver != "first"
+        self._best_score, self._best, self._last = np.inf, 0, 0
 
     def figures(self, state: State) -> dict[str, float | None]:
-        """Return the held-out figures; the violation only where it is wanted or watched."""
+        """Return the held-out figures; the solver "first" goes without the violation."""
         lost, violation = losses(self.problem.rows, state), None
-        if self.monitor == "violation" or (self.has_violation and state is not START):
-            alpha = None if self.monitor == "violation" else self.problem.alpha  # what is compared must not be rough
-            violation = float(self.problem.measure(state, alpha)[0].value.max())
-        found = {"violation": violation, "brier": lost.brier, "log_loss": lost.log_loss}
-        score = found[self.monitor]
-        assert score is not None
-        self._is_over = self.patience.is_over(score, state.n_updates)
-        return {f"held_out_{name}": figure for name, figure in found.items()}
+        if self.has_violation and state is not START:
+            violation = float(self.problem.measure(state, self.problem.alpha)[0].value.max())
+        score = lost.brier if self.problem.geometry == "euclidean" else lost.log_loss
+        self._last = state.n_updates
+        if score < self._best_score - SLACK:
+            self._best_score, self._best = score, self._last
+        return {"held_out_violation": violation, "held_out_brier": lost.brier, "held_out_log_loss": lost.log_loss}
 
     def is_over(self) -> bool:
-        """Whether patience has run out."""
-        return self._is_over
+        """Whether the last `rounds` updates did not improve on the best."""
+        return self._last - self._best >= self.rounds
 
     def best(self, n_updates: int) -> int:
         """Return the number of updates that are best on the held-out rows."""
-        return self.patience.best_updates
+        return self._best
 
 
-def noise_floor(problem: Problem, draws: int | None = None) -> float:
+def noise_floor(problem: Problem) -> float:
     """Return the 95th percentile of the supremum for labels redrawn from p itself: what chance alone shows.
 
     If f were perfect, y would be a draw from f; so redraw y ~ f, measure the supremum again, and repeat (spec 10.i.d).
     """
-    draws = draws or (DRAWS if problem.learner.is_exact else DRAWS_TO_SEARCH)
-    seen = _smooth(problem) if problem.learner.is_exact and isinstance(problem.notion, Smooth) else _redrawn(problem)
-    return float(np.quantile([seen((problem.seed, k)) for k in range(draws)], 0.95))
+    draws = DRAWS if problem.learner.is_exact else DRAWS_TO_SEARCH
+    return float(np.quantile([_redrawn(problem, (problem.seed, k)) for k in range(draws)], 0.95))
 
 
-def _redrawn(problem: Problem) -> Callable[[Sequence[int]], float]:
-    """Return the largest supremum as a function of a seed; a learner that searches is asked anew for each."""
+def _redrawn(problem: Problem, seed: Sequence[int]) -> float:
+    """Return the largest supremum for redrawn labels; a learner that searches is asked anew.
 
-    def largest(seed: Sequence[int]) -> float:
-        learner = problem.learner if problem.learner.is_exact else problem.learner.fresh()
-        null = replace(problem, rows=problem.rows.redrawn(START, seed), learner=learner)
-        explore(null, START)
-        return float(null.suprema(START, np.inf).value.max())
-
-    return largest
-
-
-def _smooth(problem: Problem) -> Callable[[Sequence[int]], float]:
-    """Return the same for smooth weights of a listed class, on a coarse grid of predictions."""
-
-    def largest(seed: Sequence[int]) -> float:
-        found = smooth_on_grid(problem.rows.redrawn(START, seed), START, problem.families, COARSE)
+    Smooth weights of a listed class see a coarse grid of predictions.
+    """
+    rows, learner = problem.rows.redrawn(START, seed), problem.learner
+    if learner.is_exact and isinstance(problem.notion, Smooth):
+        found = smooth_on_grid(rows, START, problem.families, COARSE)
         return float((found.value + found.upper).max() / 2.0)
-
-    return largest
+    null = replace(problem, rows=rows, learner=learner if learner.is_exact else learner.fresh())
+    explore(null, START)
+    return float(null.suprema(START, np.inf).value.max())
