@@ -25,10 +25,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.kernels.loops import lay_powers
 from lowcal.kernels.products import Cholesky, dot, product
 from lowcal.kernels.reference import Codes, Design, rows_in_cache
 from lowcal.kernels.simplex import FloatArray, from_scores, log_sum_exp, scores, sigmoid
-from lowcal.kernels.switch import kernels_at_hand
 
 #: Newton's steps; they end earlier with one that gains less than this many rows' worth.
 MOST_STEPS, LITTLE = 25, 1e-3
@@ -103,18 +103,16 @@ def join_hessian(one: FloatArray, first: FloatArray, second: FloatArray) -> Floa
 
 
 def residuals(
-    design: Design, theta: FloatArray, z: FloatArray, y: FloatArray, weight: FloatArray, far: float = 0.0
+    design: Design, theta: FloatArray, z: FloatArray, y: FloatArray, weight: FloatArray
 ) -> Callable[[slice], FloatArray]:
-    """Return weighted residuals of the regression, and these times z, as a function of a slice of the rows: (n, 2).
-
-    They are rounded by adding `far` and taking it off again.
-    """
-    predict, lay = _predictions(design, theta, z), kernels_at_hand().lay_residuals
+    """Return weighted residuals of the regression, and these times z, as a function of a slice of the rows: (n, 2)."""
+    predict = _predictions(design, theta, z)
 
     def residuals_of(part: slice) -> FloatArray:
-        f = predict(part)
-        R = np.empty((len(f), 2))
-        lay(z[part], f, y[part], weight[part], R, far)
+        rho = y[part] - predict(part)
+        rho *= weight[part]
+        R = np.empty((len(rho), 2))
+        lay_powers(z[part], rho, R)
         return R
 
     return residuals_of

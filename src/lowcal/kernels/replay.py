@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from lowcal.kernels.loops import padded
 from lowcal.kernels.reference import code_rows, rows_in_cache
-from lowcal.kernels.simplex import FloatArray, IntArray, log_odds_of, of_odds_against, sigmoid_of
+from lowcal.kernels.simplex import FloatArray, IntArray, log_odds, log_odds_of, of_odds_against, sigmoid_of
 from lowcal.kernels.switch import kernels_for
 
 #: In place of a power of f: the log odds of f.
@@ -209,12 +209,9 @@ class MirrorProgram:
         kernels = kernels_for(len(f) * numbers)
         for part in rows_in_cache(len(f), 2):  # predictions, and the codes of a few columns
             here, coded = np.ascontiguousarray(f[part]), code_rows(codes, part)
-            z = np.empty(len(here))
             for u in self.updates:
-                kernels.lay_odds(here, z)
-                np.log(z, out=z)
                 against = np.empty(len(here))
-                kernels.bend(z, here, coded, u.column, u.offset, u.tables, u.powers, against)
+                kernels.bend(log_odds(here), here, coded, u.column, u.offset, u.tables, u.powers, against)
                 here = of_odds_against(against)
             yield part, here
 

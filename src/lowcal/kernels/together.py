@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,36 +143,24 @@ class Grouped:
         some.__dict__["matrix"] = self.matrix[rows]
         return some
 
-    @property
-    def kernels(self) -> ModuleType | None:
-        """The compiled loops, which give the same bits, where numba is installed and memberships are many."""
-        return compiled("compiled_loops") if self.matrix.nnz >= COMPILE_FROM else None
-
     def moments(self, R: FloatArray) -> FloatArray:
         """Return C' R, the sums over the members of all groups."""
-        return self._summed("add_members", R, self.matrix.shape[1])
+        return product(self.matrix.T, R)
 
     def combined(self, theta: FloatArray) -> FloatArray:
         """Return C theta, the sums over the groups of all rows."""
-        return self._summed("add_groups_of", theta, self.matrix.shape[0])
-
-    def _summed(self, name: str, numbers: FloatArray, size: int) -> FloatArray:
-        C = self.matrix
-        if self.kernels is None:
-            return product(C if name == "add_groups_of" else C.T, numbers)
-        wide = _fours(numbers)
-        total = np.zeros((size, wide.shape[1]))
-        getattr(self.kernels, name)(C.indptr, C.indices, wide, total)
-        return total[:, : numbers.shape[1]]
+        return product(self.matrix, theta)
 
     def gram(self, H: FloatArray) -> FloatArray:
         """Return C' diag(H_k) C for every column of H, as the design does; compiled where numba is installed."""
-        C = self.matrix
-        if self.kernels is None or H.shape[1] > 4:
+        C, (n, q) = self.matrix, H.shape
+        kernels = compiled("compiled_loops") if C.nnz >= COMPILE_FROM else None
+        if kernels is None or q > 4:
             return self.design.gram(H)
-        q, m = H.shape[1], C.shape[1]
+        m, fours = C.shape[1], np.zeros((n, 4))
+        fours[:, :q] = H
         lower = np.zeros((m, m, 4))
-        self.kernels.add_group_pairs(C.indptr, C.indices, _fours(H), lower)
+        kernels.add_group_pairs(C.indptr, C.indices, fours, lower)
         below = np.moveaxis(lower, 2, 0)[:q]
         each = below + below.transpose(0, 2, 1)
         each[:, np.arange(m), np.arange(m)] /= 2.0  # exact: the diagonal was doubled
@@ -184,13 +171,6 @@ class Grouped:
         f = sigmoid(z)
         h = weight * f * (1.0 - f)
         return join_hessian(*self.gram(np.column_stack([h, h * z, h * z**2])))
-
-
-def _fours(R: FloatArray) -> FloatArray:
-    """Return columns filled up with zeros to a multiple of four."""
-    wide = np.zeros((len(R), R.shape[1] + -R.shape[1] % 4))
-    wide[:, : R.shape[1]] = R
-    return wide
 
 
 @dataclass(frozen=True, eq=False)
