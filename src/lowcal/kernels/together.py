@@ -126,16 +126,7 @@ class Grouped:
     @cached_property
     def matrix(self) -> sparse.csr_array:
         """The memberships, 0 or 1."""
-        codes, tables = self.design.codes, [table.matrix for table in self.design.decode]  # type: ignore[attr-defined]
-        groups = np.cumsum([0, *(table.shape[1] for table in tables)])
-        places = np.cumsum([0, *(table.nnz for table in tables)])
-        first = np.column_stack([at + table.indptr[c] for at, table, c in zip(places, tables, codes, strict=False)])
-        count = np.column_stack([np.diff(table.indptr)[c] for table, c in zip(tables, codes, strict=True)]).ravel()
-        stop = np.cumsum(count)
-        every = np.concatenate([at + table.indices for at, table in zip(groups, tables, strict=False)])
-        indices = every[np.arange(stop[-1]) - np.repeat(stop - count - first.ravel(), count)]
-        indptr = np.concatenate([[0], stop[len(tables) - 1 :: len(tables)]])
-        return sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=self.design.shape)
+        return self.design.sparse()
 
     def take(self, rows: IntArray) -> Grouped:
         """Return the memberships of some rows."""
