@@ -109,7 +109,7 @@ def logarithmic(one: Line, eta: float) -> float:
 
 
 def binned(one: Line, scale: float, size: int = 37) -> float:
-    """Return the best step from bins that are filled by several hands, a few rows at a time."""
+    """Return the best step from bins filled in two parts, a few rows at a time."""
     grid = Grid.of(np.array([*(np.abs(one.delta).max(initial=0.0) ** np.array([2, 1])), 1.0, 1.0, 1.0]), len(one.f))
     each = [Clipping(scale, grid), Clipping(scale, grid)]
     for k, start in enumerate(range(0, len(one.f), size)):

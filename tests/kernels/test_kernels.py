@@ -386,12 +386,12 @@ def test_the_logistic_function_is_that_of_a_library_and_the_same_bits_where_comp
     assert z.tobytes() == found.tobytes()
 
 
-def test_kernels_are_numpys_where_numba_is_told_not_to_compile(monkeypatch, forget) -> None:
+def test_kernels_are_numpys_where_numba_is_set_not_to_compile(monkeypatch, forget) -> None:
     monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
     assert kernels_for(switch.COMPILE_FROM) is loops
 
 
-def test_kernels_let_go_of_the_lock() -> None:
+def test_kernels_release_the_gil() -> None:
     for name in (
         "add_histogram",
         "add_products",

@@ -1,7 +1,7 @@
 """How loops are compiled: by numba, an optional extra, once for each machine, and kept on disk (NUMBA_CACHE_DIR).
 
 The compiled modules are imported when a problem is large enough, never before (`switch`). They take the same steps as
-their definitions, and let go of Python's lock.
+their definitions, and release the GIL.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ class Paths:
         return q.T.reshape(g.shape)
 
     def see(self, step: FloatArray, change: FloatArray) -> None:
-        """Remember by how much the gradients fell along steps; a column where they did not fall learns nothing."""
+        """Remember by how much the gradients fell along steps; columns where they did not fall keep no correction."""
         along, fall = self._taken(step), self._taken(change)
         bend = np.einsum("fk,fk->f", along, fall)
         self.pairs.append((along, fall, np.divide(1.0, bend, out=np.zeros(len(bend)), where=bend > 0.0)))
