@@ -18,7 +18,7 @@ from lowcal.kernels.clipped import Clipping, Line, binned_step, bins_of, sorted_
 from lowcal.kernels.exact import Grid
 from lowcal.kernels.loops import padded
 from lowcal.kernels.reference import Codes, DecodeTable
-from lowcal.kernels.simplex import FAR, log_odds, of_odds_against, sigmoid
+from lowcal.kernels.simplex import FAR, odds, of_odds_against, sigmoid
 from lowcal.kernels.switch import kernels_for
 from lowcal.notions import weights
 from lowcal.notions.moments import displacement, moments, moments_at
@@ -182,7 +182,10 @@ def test_log_odds_bend(engine: ModuleType, powers: list[int], n: int) -> None:
     codes = np.array([rng.integers(0, size, n) for size in levels]).astype(np.uint16)
     tables, offset = 50 * rng.normal(size=(levels.sum() + 1, width)), np.cumsum([0, *levels[:-1]])
     column = np.array([0, 2, 1])
-    z, out = log_odds(f), np.empty(n)
+    z, out = np.empty(n), np.empty(n)
+    engine.lay_odds(f, z)
+    np.testing.assert_array_equal(z, odds(f))
+    z = np.log(z)
     engine.bend(z, f, codes, column, offset[column], tables, np.array(powers, dtype=np.intp), out)
     score = z.copy()
     for k, power in enumerate(powers):
@@ -397,6 +400,7 @@ def test_kernels_release_the_gil() -> None:
         "add_products",
         "add_look_up",
         "replay",
+        "lay_odds",
         "lay_uniforms",
         "add_drawn",
         "add_fine",

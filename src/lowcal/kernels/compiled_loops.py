@@ -5,12 +5,14 @@ Codes are read as they are stored, a byte or two each. Loops over 1, 2 or 4 numb
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.kernels.compiling import adder, compile_kernel
 from lowcal.kernels.loops import LAST, MIXED, STRIDE, UNUSED
-from lowcal.kernels.simplex import FAR, FloatArray, IntArray
+from lowcal.kernels.simplex import FAR, FLOOR, FloatArray, IntArray
 
 IS_COMPILED = True
 
@@ -182,6 +184,14 @@ def replay(
             for r in range(starts[t], starts[t + 1]):
                 _read_codes(codes[column[r], s : s + ROWS], tables[offset[r] :], lanes, width[t])
             _move(run, lanes, width[t])
+
+
+@partial(compile_kernel, error_model="numpy")  # to look out for zeros would be slower than to divide
+def lay_odds(f: FloatArray, out: FloatArray) -> None:
+    """Fill out with the odds of f."""
+    for i in range(len(f)):
+        inside = min(max(f[i], FLOOR), 1.0 - FLOOR)
+        out[i] = inside / (1.0 - inside)
 
 
 @compile_kernel

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.kernels.products import product
-from lowcal.kernels.simplex import FAR, FloatArray, IntArray
+from lowcal.kernels.simplex import FAR, FloatArray, IntArray, odds
 
 IS_COMPILED = False
 
@@ -113,6 +113,11 @@ def replay(
                 for r in range(starts[t], starts[t + 1]):
                     delta += np.take(tables[offset[r] + j :: width[t]], index[column[r]])
         np.clip(f + delta, 0.0, 1.0, out=f)
+
+
+def lay_odds(f: FloatArray, out: FloatArray) -> None:
+    """Fill out with the odds of f."""
+    out[:] = odds(f)
 
 
 def bend(

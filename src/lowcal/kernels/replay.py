@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from lowcal.kernels.loops import padded
 from lowcal.kernels.reference import code_rows, rows_in_cache
-from lowcal.kernels.simplex import FloatArray, IntArray, log_odds, log_odds_of, of_odds_against, sigmoid_of
+from lowcal.kernels.simplex import FloatArray, IntArray, log_odds_of, of_odds_against, sigmoid_of
 from lowcal.kernels.switch import kernels_for
 
 #: In place of a power of f: the log odds of f.
@@ -210,8 +210,10 @@ class MirrorProgram:
         for part in rows_in_cache(len(f), 2):  # predictions, and the codes of a few columns
             here, coded = np.ascontiguousarray(f[part]), code_rows(codes, part)
             for u in self.updates:
-                against = np.empty(len(here))
-                kernels.bend(log_odds(here), here, coded, u.column, u.offset, u.tables, u.powers, against)
+                z, against = np.empty(len(here)), np.empty(len(here))
+                kernels.lay_odds(here, z)
+                np.log(z, out=z)
+                kernels.bend(z, here, coded, u.column, u.offset, u.tables, u.powers, against)
                 here = of_odds_against(against)
             yield part, here
 
