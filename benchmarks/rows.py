@@ -25,9 +25,8 @@ import numpy as np
 from scipy.special import softmax
 
 import lowcal
-from lowcal.kernels.reference import rows_in_cache
 from lowcal.kernels.simplex import brier, log_loss
-from lowcal.notions.moments import MomentSums
+from lowcal.notions.moments import moments_at
 from lowcal.notions.weights import monomials
 from lowcal.rows import START, Memory
 from lowcal.rows.base import Pass
@@ -98,10 +97,7 @@ def exact(n: int) -> None:
     disk = Disk(spill, 1)
 
     def plain() -> None:
-        sums = MomentSums(rows.whole.design(families), WEIGHTS, 1)
-        for part in rows_in_cache(n, 2):
-            sums.add_residuals(part, p[part], y[part], weight[part])
-        sums.total()
+        moments_at(rows.whole.design(families), WEIGHTS, p, weight[:, None] * (y - p))
 
     def losses() -> None:
         brier(p, y, weight)

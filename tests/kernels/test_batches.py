@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 import lowcal
 from lowcal.data.frames import Table
 from lowcal.kernels import switch
-from lowcal.kernels.clipped import BINS, Clipping, Line, binned_step, sorted_step
+from lowcal.kernels.clipped import BINS, Clipping, Line, binned_step, bins_of, sorted_step
 from lowcal.kernels.exact import Grid
 from lowcal.rows import START
 from lowcal.rows.passes import Slopes
@@ -109,22 +109,18 @@ def logarithmic(one: Line, eta: float) -> float:
 
 
 def binned(one: Line, scale: float, size: int = 37) -> float:
-    """Return the best step from bins that are filled by several hands, a few rows at a time."""
+    """Return the best step from bins filled in two parts, a few rows at a time."""
     grid = Grid.of(np.array([*(np.abs(one.delta).max(initial=0.0) ** np.array([2, 1])), 1.0, 1.0, 1.0]), len(one.f))
     each = [Clipping(scale, grid), Clipping(scale, grid)]
-    where = np.concatenate(
-        [each[k % 2].add(one.take(np.arange(s, min(len(one.f), s + size)))) for k, s in enumerate(_starts(one, size))]
-    )
+    for k, start in enumerate(range(0, len(one.f), size)):
+        each[k % 2].add(one.take(slice(start, start + size)))
+    where = bins_of(one, scale)
 
     def fetch(hidden: np.ndarray) -> tuple[Line, np.ndarray]:
         rows = np.flatnonzero(np.append(hidden, False)[where])
         return one.take(rows), where[rows]
 
     return binned_step(each[1] + each[0], fetch)
-
-
-def _starts(one: Line, size: int) -> range:
-    return range(0, len(one.f), size)
 
 
 LINES = given(st.integers(0, 2**32 - 1), st.integers(1, 300), st.sampled_from([1e-3, 0.1, 1.0, 30.0]))
@@ -145,8 +141,7 @@ def test_bins_find_the_best_step_and_never_lose_more_than_the_newton_step(seed: 
 def test_a_bin_that_hides_the_best_step_is_looked_into() -> None:
     """Both limits, 1 and 1.0002, lie in one bin, the minimum between them."""
     one = Line(np.full(2, 0.5), np.array([1.0, 0.99995]), np.array([0.5, 0.4999]), np.full(2, 0.5))
-    bins = Clipping(1.0)
-    where = bins.add(one)
+    where = bins_of(one, 1.0)
     assert where[0] == where[1] < BINS
     assert binned(one, 1.0) == pytest.approx(sorted_step(one), rel=1e-9)
     assert squared(one, binned(one, 1.0)) < squared(one, 1.0) / 1.5

@@ -14,13 +14,14 @@ from scipy import sparse
 from scipy.special import expit
 
 from lowcal.kernels import clipped, compiled_loops, loops, portable, reference, switch, trees
-from lowcal.kernels.clipped import Clipping, Line, binned_step, sorted_step
+from lowcal.kernels.clipped import Clipping, Line, binned_step, bins_of, sorted_step
+from lowcal.kernels.exact import Grid
 from lowcal.kernels.loops import padded
 from lowcal.kernels.reference import Codes, DecodeTable
 from lowcal.kernels.simplex import FAR, odds, of_odds_against, sigmoid
 from lowcal.kernels.switch import kernels_for
 from lowcal.notions import weights
-from lowcal.notions.moments import MomentSums, displacement, moments, moments_at
+from lowcal.notions.moments import displacement, moments, moments_at
 from lowcal.notions.weights import Cell, CellIds, monomials
 
 COMPILED = kernels_for(switch.COMPILE_FROM)
@@ -50,32 +51,18 @@ def test_numba_is_installed_where_this_is_tested() -> None:
     assert kernels_for(switch.COMPILE_FROM - 1) is loops
 
 
-@BOTH
-@settings(deadline=None, max_examples=60)
-@given(seeds, rows, st.integers(1, 6))
-def test_powers(engine: ModuleType, seed: int, n: int, q: int) -> None:
-    rng = np.random.default_rng(seed)
-    f, rho, R = rng.random(n), rng.normal(size=n), np.empty((n, q))
-    loops.lay_powers(f, rho, R)
-    np.testing.assert_allclose(R, rho[:, None] * f[:, None] ** np.arange(q), rtol=1e-14)
-    x, y, weight = rng.normal(size=n), rng.random(n), rng.random(n)
-    engine.lay_residuals(x, f, y, weight, R, 0.0)
-    np.testing.assert_allclose(R, (weight * (y - f))[:, None] * x[:, None] ** np.arange(q), rtol=1e-13)
-
-
 @settings(deadline=None, max_examples=40)
 @given(seeds, rows)
 def test_loops_that_give_the_same_bits_compiled_or_not(seed: int, n: int) -> None:
     """`kernels_at_hand` chooses between them by what happens to be loaded."""
     rng = np.random.default_rng(seed)
-    x, f, y, weight, far = rng.normal(size=n), rng.random(n), rng.random(n), rng.random(n), 1.5 * 2.0**12
+    terms, far = rng.normal(size=n), 1.5 * 2.0**12
     key, first = rng.integers(2**64, dtype=np.uint64), int(rng.integers(2**40))
     found = []
     for engine in (loops, COMPILED):
-        R, u = np.empty((n, 2)), np.empty(n)
-        engine.lay_residuals(x, f, y, weight, R, far)
+        u = np.empty(n)
         engine.lay_uniforms(key, first, u)
-        found.append((R.tobytes(), u.tobytes(), engine.add_fine(R[:, 1].copy() * x, far, far * 2.0**-40)))
+        found.append((u.tobytes(), engine.add_fine(terms, far, far * 2.0**-40)))
     assert found[0] == found[1]
     assert u.min(initial=0.0) >= 0.0
     assert u.max(initial=0.0) < 1.0
@@ -150,20 +137,39 @@ def test_look_ups(engine: ModuleType, seed: int, n: int, levels: int, q: int) ->
         assert (read[i] == total[i] + table[codes[i]]).all()
 
 
-@BOTH
 @settings(deadline=None, max_examples=60)
-@given(seeds, rows, st.integers(1, 5), st.integers(1, 5), st.integers(1, 6))
-def test_pairs_of_codes(engine: ModuleType, seed: int, n: int, n_a: int, n_b: int, q: int) -> None:
+@given(seeds, rows, st.integers(1, 5), st.integers(1, 5), st.integers(1, 6), st.booleans())
+def test_pairs_of_codes(seed: int, n: int, n_a: int, n_b: int, q: int, compiled: bool) -> None:
     rng = np.random.default_rng(seed)
-    a, b, R = codes_of(rng, n, n_a), rng.integers(0, n_b, n), rows_of(rng, n, q)
-    known, table, read = rows_of(rng, n_a * n_b, q), np.zeros((n_a * n_b, padded(q))), np.zeros((n, padded(q)))
-    engine.add_pairs(a, b, n_b, R, table)
-    engine.add_pair_look_up(a, b, n_b, known, read)
-    expected = np.zeros((n_a, n_b, padded(q)))
+    a, b, R = codes_of(rng, n, n_a), codes_of(rng, n, n_b), rng.normal(size=(n, q))
+    expected = np.zeros((n_a, n_b, q))
     for i in range(n):
         expected[a[i], b[i]] += R[i]
-        assert (read[i] == known.reshape(n_a, n_b, -1)[a[i], b[i]]).all()
-    np.testing.assert_allclose(table.reshape(expected.shape), expected, atol=1e-13)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(switch, "COMPILE_FROM", 0 if compiled else 10**9)
+        np.testing.assert_allclose(reference.pair_histogram(a, b, n_a, n_b, R), expected, atol=1e-13)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seeds, rows, st.integers(1, 5), st.integers(1, 4))
+def test_groups_within_codes(seed: int, n: int, levels: int, q: int) -> None:
+    rng = np.random.default_rng(seed)
+    B = rng.normal(size=(4, 3)) * rng.integers(0, 2, (4, 3))
+    a, b, H = codes_of(rng, n, levels), codes_of(rng, n, 4), rng.normal(size=(n, q))
+    expected = np.zeros((q, levels, 3))
+    for i in range(n):
+        expected[:, a[i]] += H[i, :, None] * B[b[i]]
+    found = reference._group_sums(a, levels, b, DecodeTable(sparse.csr_array(B)), H)
+    np.testing.assert_allclose(found, expected, atol=1e-13)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seeds, rows, st.integers(1, 6))
+def test_powers(seed: int, n: int, q: int) -> None:
+    rng = np.random.default_rng(seed)
+    f, rho, R = rng.random(n), rng.normal(size=n), np.empty((n, q))
+    loops.lay_powers(f, rho, R)
+    np.testing.assert_allclose(R, rho[:, None] * f[:, None] ** np.arange(q), rtol=1e-14)
 
 
 @BOTH
@@ -196,30 +202,13 @@ def test_log_odds_bend(engine: ModuleType, powers: list[int], n: int) -> None:
 @BOTH
 def test_sums_are_those_of_a_plain_loop_bit_by_bit(engine: ModuleType, n: int, q: int) -> None:
     rng = np.random.default_rng(n + q)
-    a, b, R = *rng.integers(0, 7, (2, n)).astype(np.uint8), rows_of(rng, n, q)
-    expected, both = np.zeros((7, padded(q))), np.zeros((49, padded(q)))
-    table, pairs = np.zeros_like(expected), np.zeros_like(both)
+    codes, R = rng.integers(0, 7, n).astype(np.uint8), rows_of(rng, n, q)
+    expected = np.zeros((7, padded(q)))
+    table = np.zeros_like(expected)
     for i in range(n):
-        expected[a[i]] += R[i]
-        both[7 * int(a[i]) + b[i]] += R[i]
-    engine.add_histogram(a, R, table)
-    engine.add_pairs(a, b, 7, R, pairs)
+        expected[codes[i]] += R[i]
+    engine.add_histogram(codes, R, table)
     assert table.tobytes() == expected.tobytes()
-    assert pairs.tobytes() == both.tobytes()
-
-
-@BOTH
-@settings(deadline=None, max_examples=60)
-@given(seeds, rows, st.integers(1, 5), st.integers(1, 4))
-def test_groups_within_codes(engine: ModuleType, seed: int, n: int, levels: int, q: int) -> None:
-    rng = np.random.default_rng(seed)
-    B = rng.normal(size=(4, 3)) * rng.integers(0, 2, (4, 3))
-    a, b, H = codes_of(rng, n, levels), codes_of(rng, n, 4), rng.normal(size=(q, n))
-    out, expected = np.zeros((q, levels, 3)), np.zeros((q, levels, 3))
-    engine.add_groups(a, b, DecodeTable(sparse.csr_array(B)).parts, H, out)
-    for i in range(n):
-        expected[:, a[i]] += H[:, i, None] * B[b[i]]
-    np.testing.assert_allclose(out, expected, atol=1e-13)
 
 
 # --- the line search ------------------------------------------------------------------------------------------
@@ -244,8 +233,11 @@ def line(seed: int, n: int) -> tuple[np.ndarray, ...]:
 
 def binned(rows: tuple[np.ndarray, ...], scale: float = 1.0) -> float:
     """The best step by bins."""
-    one, bins = Line(*rows), Clipping(scale)
-    where = bins.add(one)
+    one = Line(*rows)
+    most = np.abs(one.delta).max(initial=clipped.TINY)
+    bins = Clipping(scale, Grid.of(np.array([most**2, most, 1.0, 1.0, 1.0]), len(one.f)))
+    bins.add(one)
+    where = bins_of(one, scale)
 
     def fetch(hidden: np.ndarray) -> tuple[Line, np.ndarray]:
         some = np.flatnonzero(np.append(hidden, False)[where])
@@ -255,13 +247,12 @@ def binned(rows: tuple[np.ndarray, ...], scale: float = 1.0) -> float:
 
 
 @settings(deadline=None, max_examples=150)
-@given(seeds, st.integers(0, 60), st.sampled_from([1, 3, 64]), st.sampled_from([0.01, 1.0, 100.0]), st.booleans())
-def test_the_best_step_is_best(seed: int, n: int, n_bins: int, scale: float, compiled: bool) -> None:
+@given(seeds, st.integers(0, 60), st.sampled_from([1, 3, 64]), st.sampled_from([0.01, 1.0, 100.0]))
+def test_the_best_step_is_best(seed: int, n: int, n_bins: int, scale: float) -> None:
     rows = line(seed, n)
     f, _, delta, _ = rows
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clipped, "BINS", n_bins)
-        patch.setattr(switch, "COMPILE_FROM", 0 if compiled else 10**9)
         found = loss(binned(rows, scale), *rows)
     sorted_ = sorted_step(Line(*rows))
     assert found == pytest.approx(loss(sorted_, *rows), abs=1e-13)
@@ -390,14 +381,6 @@ def test_small_fits_do_not_import_numba(run_python: Callable[..., object]) -> No
     run_python("-W", "error", "-c", SCRIPT)
 
 
-def test_residuals_are_laid_by_the_engine_that_adds_them_up() -> None:
-    n = -(-switch.COMPILE_FROM // 6)  # three columns and two weights: two numbers a row alone would be too few
-    two = DecodeTable(sparse.csr_array(np.eye(2)))
-    design = Codes(tuple(np.zeros(n, dtype=np.uint8) for _ in range(3)), (two,) * 3)
-    assert MomentSums(design, monomials(1, 1), 1).kernels.IS_COMPILED
-    assert not MomentSums(design.rows(slice(0, 100)), monomials(1, 1), 1).kernels.IS_COMPILED
-
-
 def test_the_logistic_function_is_that_of_a_library_and_the_same_bits_where_compiled() -> None:
     z = np.concatenate([np.linspace(-45.0, 45.0, 5001), np.random.default_rng(0).normal(0.0, 3.0, 5000), [0.0, -0.0]])
     found = portable.portable_sigmoid(z)
@@ -406,29 +389,22 @@ def test_the_logistic_function_is_that_of_a_library_and_the_same_bits_where_comp
     assert z.tobytes() == found.tobytes()
 
 
-def test_kernels_are_numpys_where_numba_is_told_not_to_compile(monkeypatch, forget) -> None:
+def test_kernels_are_numpys_where_numba_is_set_not_to_compile(monkeypatch, forget) -> None:
     monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
     assert kernels_for(switch.COMPILE_FROM) is loops
 
 
-def test_kernels_let_go_of_the_lock() -> None:
+def test_kernels_release_the_gil() -> None:
     for name in (
         "add_histogram",
         "add_products",
-        "add_pairs",
         "add_look_up",
-        "add_pair_look_up",
-        "add_groups",
-        "add_clipped",
         "replay",
-        "lay_residuals",
         "lay_odds",
         "lay_uniforms",
         "add_drawn",
         "add_fine",
         "bend",
         "add_group_pairs",
-        "_pack_rows",
-        "_pack_columns",
     ):
         assert getattr(compiled_loops, name).targetoptions["nogil"]

@@ -1,4 +1,4 @@
-"""A partition covers all rows with at most so many cells, whose centres are near their rows."""
+"""A partition covers all rows with a limited number of cells, whose centres are near their rows."""
 
 from __future__ import annotations
 

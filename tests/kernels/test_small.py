@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 import lowcal
 from lowcal.data.frames import Table
 from lowcal.errors import InvalidInput
-from lowcal.kernels import compiled_loops, loops, reference, switch
+from lowcal.kernels import reference, switch
 from lowcal.kernels.parts import outer_moments
 from lowcal.kernels.reference import Matrix, pack
 from lowcal.subpopulations.memberships import Bits
 
-BOTH = pytest.mark.parametrize("engine", [loops.pack_bits, compiled_loops.pack_bits], ids=["numpy", "compiled"])
 seeds = st.integers(0, 2**32 - 1)
 orders = st.sampled_from(["C", "F", "strided"])
 kinds = st.sampled_from([np.bool_, np.uint8, np.int8, np.int64, np.float32, np.float64])
@@ -28,47 +27,27 @@ def laid_out(C: np.ndarray, order: str) -> np.ndarray:
     return np.repeat(C, 2, axis=1)[:, ::2] if order == "strided" else np.array(C, order=order)
 
 
-@BOTH
 @settings(deadline=None, max_examples=80)
 @given(seeds, st.integers(0, 40), st.integers(1, 35), orders, st.integers(1, 64))
-def test_bits_of_bytes(engine, seed: int, n: int, m: int, order: str, size: int) -> None:
+def test_bits_of_bytes(seed: int, n: int, m: int, order: str, size: int) -> None:
     C = laid_out(np.random.default_rng(seed).integers(0, 2, (n, m)).astype(np.uint8), order)
-    out = np.full((-(-m // 8), n), 77, dtype=np.uint8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops, "BYTES", size)
-        assert engine(C, out) is True
+        patch.setattr(reference, "CHUNK", size)
+        out = pack(C)
+    assert out is not None
+    assert len(out) == -(-m // 8)
     for j in range(8 * len(out)):
         expected = C[:, j] if j < m else np.zeros(n)
         np.testing.assert_array_equal((out[j // 8] >> (j % 8)) & 1, expected)
 
 
-@BOTH
 @settings(deadline=None, max_examples=60)
 @given(seeds, st.integers(1, 30), st.integers(1, 20), orders, st.integers(2, 255))
-def test_other_bytes_are_seen_wherever_they_stand(engine, seed: int, n: int, m: int, order: str, other: int) -> None:
+def test_other_bytes_are_seen_wherever_they_stand(seed: int, n: int, m: int, order: str, other: int) -> None:
     rng = np.random.default_rng(seed)
     C = rng.integers(0, 2, (n, m)).astype(np.uint8)
     C[rng.integers(n), rng.integers(m)] = other
-    assert engine(laid_out(C, order), np.empty((-(-m // 8), n), dtype=np.uint8)) is False
-
-
-@BOTH
-@pytest.mark.parametrize("order", ["C", "F", "strided"])
-@pytest.mark.parametrize("m", [7, 8, 12])
-def test_the_smallest_other_byte_is_seen_in_every_column(engine, order: str, m: int) -> None:
-    for j in range(m):
-        C = np.zeros((3, m), dtype=np.uint8)
-        C[1, j] = 2
-        assert engine(laid_out(C, order), np.empty((-(-m // 8), 3), dtype=np.uint8)) is False
-
-
-@BOTH
-def test_rows_beyond_one_block(engine) -> None:
-    C = np.random.default_rng(0).integers(0, 2, (2 * compiled_loops.ROWS + 3, 11)).astype(np.uint8)
-    for X in (C, np.asfortranarray(C)):
-        out = np.empty((2, len(C)), dtype=np.uint8)
-        assert engine(X, out)
-        np.testing.assert_array_equal(out, np.packbits(C, axis=1, bitorder="little").T)
+    assert pack(laid_out(C, order)) is None
 
 
 @settings(deadline=None, max_examples=60)

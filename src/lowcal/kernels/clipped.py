@@ -16,10 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.exact import BLOCK, Grid
+from lowcal.kernels.exact import Grid
 from lowcal.kernels.reference import rows_in_cache
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.kernels.switch import kernels_for
 
 #: From this many rows on, they are binned before they are sorted.
 BINNED_FROM = 5_000
@@ -37,9 +36,19 @@ class Line(NamedTuple):
     delta: FloatArray
     weight: FloatArray
 
-    def take(self, rows: IntArray | NDArray[np.bool_]) -> Line:
+    def take(self, rows: IntArray | NDArray[np.bool_] | slice) -> Line:
         """Return some of the rows."""
         return Line(*(a[rows] for a in self))
+
+    @property
+    def moving(self) -> NDArray[np.bool_]:
+        """Which rows move, and have weight."""
+        return np.asarray((np.abs(self.delta) > TINY) & (self.weight > 0.0))
+
+    def limits(self) -> tuple[FloatArray, FloatArray]:
+        """Return the end of every row, 0 or 1, and the step at which it is reached; all rows move."""
+        end = (self.delta > 0.0).astype(np.float64)
+        return end, (end - self.f) / self.delta
 
 
 class Outside(NamedTuple):
@@ -66,7 +75,7 @@ def sorted_step(line: Line) -> float:
     >>> sorted_step(Line(f, y, np.array([0.25, -0.25]), w))
     3.6
     """
-    line = line.take((np.abs(line.delta) > TINY) & (line.weight > 0.0))
+    line = line.take(line.moving)
     nothing = np.zeros(1)
     return _best(*_pieces(line, np.zeros(len(line.f), dtype=np.intp), Outside(*[nothing] * 5)))
 
@@ -86,64 +95,65 @@ def _best(eta: FloatArray, loss: FloatArray) -> float:
 
 
 class Clipping:
-    """Rows in bins of their limits: sums that add up exactly on a grid, and the least and the largest limit of each."""
+    """Rows in bins of their limits: sums that add up exactly on a grid, and the least and the largest limit of each.
 
-    def __init__(self, scale: float, grid: Grid | None = None) -> None:
-        self.scale, self.grid, self.held = scale, grid, 0
-        self.far = np.zeros(5) if grid is None else grid.far
-        self._open, self._sums = _empty_bins(), np.zeros((BINS, 5), dtype=np.int64)
+    A row loses w (y - f - eta delta)^2 until eta = limit = (end - f) / delta, then w (y - end)^2. The sums of a bin are
+    those of w delta^2, w delta (y - f), w (y - f)^2, w (y - end)^2, and w (y - f)^2 of the rows that move away from y.
+    """
+
+    def __init__(self, scale: float, grid: Grid) -> None:
+        self.scale, self.grid = scale, grid
+        self._sums = np.zeros((BINS, 5), dtype=np.int64)
+        self._least, self._largest = np.full(BINS, np.inf), np.zeros(BINS)
 
     @classmethod
     def of(cls, scale: float, grid: Grid, sums: FloatArray, limits: FloatArray) -> Clipping:
         """Return bins by their sums, shape (BINS, 5), and their least and largest limits, shape (BINS, 2)."""
         bins = cls(scale, grid)
         bins._sums += grid.wholes(sums)
-        bins._open[:, 5:] = limits
+        bins._least, bins._largest = limits.T.copy()
         return bins
 
-    def add(self, line: Line) -> NDArray[np.uint16]:
-        """Add rows; return the bin of each, BINS for rows that do not move."""
-        n = len(line.f)
-        where = np.empty(n, dtype=np.uint16)
-        add_clipped = kernels_for(8 * n).add_clipped
-        for part in rows_in_cache(n, 4):
-            piece = [np.ascontiguousarray(a[part]) for a in line]
-            if self.held + len(piece[0]) > BLOCK:
-                self._flush()
-            self.held += len(piece[0])
-            add_clipped(*piece, self.scale, TINY, self._open, where[part], self.far)
-        return where
-
-    def _flush(self) -> None:
-        if self.grid is not None:
-            self._sums += self.grid.wholes(self._open[:, :5])
-            self._open[:, :5] = 0.0
-            self.held = 0
+    def add(self, line: Line) -> None:
+        """Add rows, a piece at a time."""
+        for part in rows_in_cache(len(line.f), 4):
+            piece = line.take(part)
+            moving = piece.take(piece.moving)
+            end, limit = moving.limits()
+            where = _bins(limit, self.scale)
+            f, y, delta, weight = moving
+            gap = y - f
+            loss = weight * gap * gap
+            away = np.where(gap * delta < 0.0, loss, 0.0)
+            terms = (weight * delta * delta, weight * delta * gap, loss, weight * np.square(y - end), away)
+            rounded = self.grid.round(np.array(terms).T).T
+            self._sums += self.grid.wholes(np.array([np.bincount(where, one, BINS) for one in rounded]).T)
+            np.minimum.at(self._least, where, limit)
+            np.maximum.at(self._largest, where, limit)
 
     def __add__(self, other: Clipping) -> Clipping:
         both = Clipping(self.scale, self.grid)
-        for one in (self, other):
-            one._flush()
-            both._sums += one._sums
-            np.minimum(both._open[:, 5], one._open[:, 5], out=both._open[:, 5])
-            np.maximum(both._open[:, 6], one._open[:, 6], out=both._open[:, 6])
+        both._sums = self._sums + other._sums
+        both._least, both._largest = np.minimum(self._least, other._least), np.maximum(self._largest, other._largest)
         return both
 
     @property
     def bins(self) -> FloatArray:
-        """The sums and limits of every bin (see `add_clipped`)."""
-        self._flush()
-        bins = self._open.copy()
-        if self.grid is not None:
-            bins[:, :5] = self.grid.floats(self._sums)
-        return bins
+        """The five sums of every bin, its least and its largest limit."""
+        return np.column_stack([self.grid.floats(self._sums), self._least, self._largest])
 
 
-def _empty_bins() -> FloatArray:
-    """Return bins without rows."""
-    bins = np.zeros((BINS, 7))
-    bins[:, 5] = np.inf
-    return bins
+def bins_of(line: Line, scale: float) -> IntArray:
+    """Return the bin of each row: the one of its limit; BINS for rows that do not move."""
+    where = np.full(len(line.f), BINS)
+    where[line.moving] = _bins(line.take(line.moving).limits()[1], scale)
+    return where
+
+
+def _bins(limit: FloatArray, scale: float) -> IntArray:
+    """Return the bins BINS limit / (limit + scale), which grow with the limits."""
+    share = np.divide(1.0, 1.0 + np.divide(scale, limit, out=np.full(len(limit), np.inf), where=limit > 0.0))
+    return np.asarray(np.minimum(share * BINS, BINS - 1).astype(np.intp))
 
 
 def _outside(bins: FloatArray) -> Outside:
@@ -188,8 +198,7 @@ def _pieces(line: Line, where: NDArray[np.integer], outside: Outside) -> tuple[F
     f, y, delta, weight = line
     if len(f) == 0:
         return np.zeros(1), np.full(1, np.inf)
-    end = (delta > 0.0).astype(np.float64)
-    limit = (end - f) / delta
+    end, limit = line.limits()
     order = np.argsort(limit, kind="stable")
     limit, where = limit[order], where[order]
     gap, w = (y - f)[order], weight[order]

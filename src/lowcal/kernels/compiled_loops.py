@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.compiling import adder, compile_kernel, read_eight
-from lowcal.kernels.loops import LAST, MIXED, STRIDE, UNUSED, ByteArray, Sparse
+from lowcal.kernels.compiling import adder, compile_kernel
+from lowcal.kernels.loops import LAST, MIXED, STRIDE, UNUSED
 from lowcal.kernels.simplex import FAR, FLOOR, FloatArray, IntArray
 
 IS_COMPILED = True
@@ -20,10 +20,6 @@ IS_COMPILED = True
 ROWS = 1024
 #: Sums that grow side by side: one alone would wait for each addition.
 LANES = 512
-#: Eight bytes that are 0 or 1, times the first: the highest byte holds their bits, the first one lowest. Bytes that are
-#: more than 1 have one of the bits of the second.
-TO_BITS, NOT_BITS = np.uint64(0x0102040810204080), np.uint64(0xFEFEFEFEFEFEFEFE)
-HIGHEST = np.uint64(56)
 
 add_two, add_four = adder(2), adder(4)
 
@@ -54,36 +50,6 @@ def add_products(codes: IntArray, A: FloatArray, B: FloatArray, far: float, out:
             factor, sums = A[i, s], table[start + s * T : start + (s + 1) * T]
             for t in range(T):
                 sums[t] += (factor * own[t] + far) - far
-
-
-@compile_kernel
-def _number_pairs(a: IntArray, b: IntArray, n_b: int, pair: IntArray) -> int:
-    """Number the pairs of codes of at most ROWS rows; return how many there are."""
-    for i in range(len(a)):
-        pair[i] = np.intp(a[i]) * n_b + np.intp(b[i])
-    return len(a)
-
-
-@compile_kernel
-def add_pairs(a: IntArray, b: IntArray, n_b: int, R: FloatArray, out: FloatArray) -> None:
-    """Add the histogram of R over pairs of codes, numbered a * n_b + b."""
-    pair = np.empty(ROWS, np.intp)
-    for s in range(0, len(a), ROWS):
-        size = _number_pairs(a[s : s + ROWS], b[s : s + ROWS], n_b, pair)
-        add_histogram(pair[:size], R[s : s + ROWS], out)
-
-
-@compile_kernel
-def lay_residuals(x: FloatArray, f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray, far: float) -> None:
-    """Fill R[i, j] with weight_i (y_i - f_i) x_i^j, rounded by adding `far` and taking it off again."""
-    for i in range(len(f)):
-        R[i, 0] = weight[i] * (y[i] - f[i])
-    for j in range(1, R.shape[1]):
-        for i in range(len(f)):
-            R[i, j] = R[i, j - 1] * x[i]
-    flat = R.ravel()
-    for i in range(len(flat)):
-        flat[i] = (flat[i] + far) - far
 
 
 @compile_kernel
@@ -183,63 +149,6 @@ def _read_codes(codes: IntArray, table: FloatArray, lanes: FloatArray, width: in
 def add_look_up(codes: IntArray, table: FloatArray, out: FloatArray) -> None:
     """Add table[codes_i, :] to out[i, :]: one, two or four numbers with one instruction."""
     _read_codes(codes, table.reshape(-1), out.reshape(-1), table.shape[1])
-
-
-@compile_kernel
-def add_pair_look_up(a: IntArray, b: IntArray, width: int, table: FloatArray, out: FloatArray) -> None:
-    """Add table[a_i * width + b_i, :] to out[i, :]."""
-    pair = np.empty(ROWS, np.intp)
-    for s in range(0, len(a), ROWS):
-        size = _number_pairs(a[s : s + ROWS], b[s : s + ROWS], width, pair)
-        add_look_up(pair[:size], table, out[s : s + ROWS])
-
-
-@compile_kernel
-def add_groups(a: IntArray, b: IntArray, B: Sparse, H: FloatArray, out: FloatArray) -> None:
-    """Add sum_i [a_i = v] H[k, i] B[b_i, g] to out[k, v, g]."""
-    indptr, groups, shares = B
-    for k in range(len(H)):
-        run, table = H[k], out[k]
-        for i in range(len(a)):
-            row, h, code = table[a[i]], run[i], b[i]
-            for t in range(indptr[code], indptr[code + 1]):
-                row[groups[t]] += h * shares[t]
-
-
-@compile_kernel
-def add_clipped(
-    f: FloatArray,
-    y: FloatArray,
-    delta: FloatArray,
-    weight: FloatArray,
-    scale: float,
-    tiny: float,
-    bins: FloatArray,
-    where: NDArray[np.uint16],
-    far: FloatArray,
-) -> None:
-    """Sort rows that move along delta into bins by the step at which they reach 0 or 1, and sum their quadratics."""
-    n_bins = len(bins)
-    for i in range(len(f)):
-        d, w = delta[i], weight[i]
-        if not (abs(d) > tiny and w > 0.0):
-            where[i] = n_bins
-            continue
-        end = 1.0 if d > 0.0 else 0.0
-        limit = (end - f[i]) / d
-        share = 1.0 / (1.0 + scale / limit) if limit > 0.0 else 0.0
-        b = min(int(share * n_bins), n_bins - 1)
-        where[i] = b
-        gap, rest = y[i] - f[i], y[i] - end
-        loss = w * gap * gap
-        bins[b, 0] += (w * d * d + far[0]) - far[0]
-        bins[b, 1] += (w * d * gap + far[1]) - far[1]
-        bins[b, 2] += (loss + far[2]) - far[2]
-        bins[b, 3] += (w * rest * rest + far[3]) - far[3]
-        if gap * d < 0.0:
-            bins[b, 4] += (loss + far[4]) - far[4]
-        bins[b, 5] = min(bins[b, 5], limit)
-        bins[b, 6] = max(bins[b, 6], limit)
 
 
 @compile_kernel
@@ -354,67 +263,6 @@ def _move_group(f: FloatArray, inside: NDArray[np.uint8], step: float, power: in
     else:
         for i in range(len(f)):
             f[i] = min(max(f[i] + step * inside[i] * f[i] ** power, 0.0), 1.0)
-
-
-def pack_bits(C: ByteArray, out: ByteArray) -> bool:
-    """Fill out[k, i] with the bits C[i, 8k], C[i, 8k + 1], ..., the first one lowest; False if C is not all 0 or 1."""
-    if C.flags.f_contiguous and C.shape[1] > 1:
-        return _pack_columns(C.T, out)
-    return _pack_rows(np.ascontiguousarray(C).reshape(-1), C.shape[1], out)
-
-
-@compile_kernel
-def _pack_rows(flat: ByteArray, m: int, out: ByteArray) -> bool:
-    """Pack rows that lie one after the other: eight bytes are read at once."""
-    seen, whole = np.uint64(0), m // 8
-    for i in range(out.shape[1]):
-        for k in range(whole):
-            word = read_eight(flat, i * m + 8 * k)
-            seen |= word
-            out[k, i] = (word * TO_BITS) >> HIGHEST
-        if 8 * whole < m:
-            byte = np.uint64(0)
-            for j in range(8 * whole, m):
-                seen |= np.uint64(flat[i * m + j])
-                byte |= np.uint64(flat[i * m + j]) << np.uint64(j - 8 * whole)
-            out[whole, i] = byte
-    return bool((seen & NOT_BITS) == 0)
-
-
-@compile_kernel
-def _pack_columns(columns: ByteArray, out: ByteArray) -> bool:
-    """Pack columns that lie one after the other, some rows of eight of them at a time."""
-    m, n = columns.shape
-    seen = np.uint8(0)
-    for s in range(0, n, ROWS):
-        for j in range(m):
-            column, bits, place = columns[j, s : s + ROWS], out[j // 8, s : s + ROWS], np.uint8(j % 8)
-            if place == 0:
-                bits[:] = 0
-            for i in range(len(column)):
-                seen |= column[i]
-                bits[i] |= column[i] << place
-    return bool(seen <= 1)
-
-
-@compile_kernel
-def add_members(starts: IntArray, groups: IntArray, R: FloatArray, total: FloatArray) -> None:
-    """Add R[i], a multiple of four numbers, to total[a] for every group a in groups[starts[i] : starts[i + 1]]."""
-    width, numbers, flat = R.shape[1], R.reshape(-1), total.reshape(-1)
-    for i in range(len(R)):
-        for j in range(starts[i], starts[i + 1]):
-            for c in range(0, width, 4):
-                add_four(flat, int(groups[j]) * width + c, numbers, i * width + c)
-
-
-@compile_kernel
-def add_groups_of(starts: IntArray, groups: IntArray, theta: FloatArray, out: FloatArray) -> None:
-    """Add theta[a], a multiple of four numbers, to out[i] for every group a of row i."""
-    width, numbers, flat = theta.shape[1], theta.reshape(-1), out.reshape(-1)
-    for i in range(len(out)):
-        for j in range(starts[i], starts[i + 1]):
-            for c in range(0, width, 4):
-                add_four(flat, i * width + c, numbers, int(groups[j]) * width + c)
 
 
 @compile_kernel

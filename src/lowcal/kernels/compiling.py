@@ -1,7 +1,7 @@
 """How loops are compiled: by numba, an optional extra, once for each machine, and kept on disk (NUMBA_CACHE_DIR).
 
 The compiled modules are imported when a problem is large enough, never before (`switch`). They take the same steps as
-their definitions, and let go of Python's lock.
+their definitions, and release the GIL.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core.caching import FunctionCache
 from numba.extending import intrinsic
 
-from lowcal.kernels.loops import ByteArray
 from lowcal.kernels.simplex import FloatArray
 from lowcal.kernels.switch import interrupts_wait
 
@@ -96,16 +95,3 @@ def adder(lanes: int) -> Adder:
         return numba.void(out, numba.intp, R, numba.intp), generate
 
     return cast(Adder, intrinsic(add))
-
-
-def _read(_typing: Any, array: Any, _i: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        word = ir.IntType(64).as_pointer()
-        return builder.load(builder.bitcast(builder.gep(data, [arguments[1]]), word), align=1)
-
-    return numba.uint64(array, numba.intp), generate
-
-
-#: For kernels: the eight bytes from array[i] on of a flat contiguous array, the first one lowest.
-read_eight = cast(Callable[[ByteArray, int | np.intp], np.uint64], intrinsic(_read))

@@ -95,7 +95,7 @@ class Grid:
 
 
 def _exponent(bound: float) -> int:
-    """Return the power of two above a bound, which is all that a grid knows of it."""
+    """Return the exponent of the power of two above a bound: a grid depends on nothing else of it."""
     return frexp(max(bound, SMALLEST))[1]
 
 

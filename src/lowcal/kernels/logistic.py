@@ -25,10 +25,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.kernels.loops import lay_powers
 from lowcal.kernels.products import Cholesky, dot, product
 from lowcal.kernels.reference import Codes, Design, rows_in_cache
-from lowcal.kernels.simplex import FloatArray, from_scores, log_sum_exp, scores, sigmoid
-from lowcal.kernels.switch import kernels_at_hand
+from lowcal.kernels.simplex import FloatArray, from_scores, losses_of_scores, scores, sigmoid
 
 #: Newton's steps; they end earlier with one that gains less than this many rows' worth.
 MOST_STEPS, LITTLE = 25, 1e-3
@@ -103,18 +103,16 @@ def join_hessian(one: FloatArray, first: FloatArray, second: FloatArray) -> Floa
 
 
 def residuals(
-    design: Design, theta: FloatArray, z: FloatArray, y: FloatArray, weight: FloatArray, far: float = 0.0
+    design: Design, theta: FloatArray, z: FloatArray, y: FloatArray, weight: FloatArray
 ) -> Callable[[slice], FloatArray]:
-    """Return weighted residuals of the regression, and these times z, as a function of a slice of the rows: (n, 2).
-
-    They are rounded by adding `far` and taking it off again.
-    """
-    predict, lay = _predictions(design, theta, z), kernels_at_hand().lay_residuals
+    """Return weighted residuals of the regression, and these times z, as a function of a slice of the rows: (n, 2)."""
+    predict = _predictions(design, theta, z)
 
     def residuals_of(part: slice) -> FloatArray:
-        f = predict(part)
-        R = np.empty((len(f), 2))
-        lay(z[part], f, y[part], weight[part], R, far)
+        rho = y[part] - predict(part)
+        rho *= weight[part]
+        R = np.empty((len(rho), 2))
+        lay_powers(z[part], rho, R)
         return R
 
     return residuals_of
@@ -200,9 +198,6 @@ def fit_line(p: FloatArray, y: FloatArray, weight: FloatArray, precision: float 
     >>> round(slope, 3), abs(shift.round(3)).item()
     (-0.451, 0.0)
     """
-    if p.shape[1] == 1 and precision == 0.0:
-        slope, shift = _minimise(*_scalar_line(scores(p)[:, 0], np.ascontiguousarray(y[:, 0]), weight), 2, len(p))
-        return float(slope), np.array([shift])
     z, d = scores(p), p.shape[1]
     free = np.arange(1 + d if np.isfinite(precision) else 1)
     penalty = np.where(free > 0, precision, 0.0) if len(free) > 1 else np.zeros(1)
@@ -212,7 +207,7 @@ def fit_line(p: FloatArray, y: FloatArray, weight: FloatArray, precision: float 
         return np.asarray((1.0 + at[0]) * z + (at[1:] if len(at) > 1 else 0.0))
 
     def loss(at: FloatArray) -> float:
-        return _loss(score(at), y, weight) + 0.5 * dot(penalty, np.square(at))
+        return dot(weight, losses_of_scores(score(at), y)) + 0.5 * dot(penalty, np.square(at))
 
     def derivatives(at: FloatArray) -> tuple[FloatArray, FloatArray]:
         g, H = _derivatives(score(at), z, y, weight)
@@ -221,25 +216,6 @@ def fit_line(p: FloatArray, y: FloatArray, weight: FloatArray, precision: float 
     theta = np.zeros(1 + d)
     theta[free] = _minimise(loss, derivatives, len(free), len(p))
     return float(theta[0]), theta[1:]
-
-
-def _scalar_line(
-    z: FloatArray, y: FloatArray, weight: FloatArray
-) -> tuple[Callable[[FloatArray], float], Callable[[FloatArray], tuple[FloatArray, FloatArray]]]:
-    """Return the loss and `_derivatives` of a line of two classes as functions of (slope, shift)."""
-
-    def score(at: FloatArray) -> FloatArray:
-        moved: FloatArray = (1.0 + at[0]) * z
-        moved += at[1]
-        return moved
-
-    def loss(at: FloatArray) -> float:
-        return _scalar_loss(score(at), y, weight)
-
-    def derivatives(at: FloatArray) -> tuple[FloatArray, FloatArray]:
-        return _scalar_derivatives(score(at), z, y, weight)
-
-    return loss, derivatives
 
 
 def fit_coefficients(
@@ -261,7 +237,7 @@ def fit_coefficients(
         return start + product(U, at.reshape(shape))
 
     def loss(at: FloatArray) -> float:
-        return _loss(score(at), y, weight) + 0.5 * dot(penalty, np.square(at))
+        return dot(weight, losses_of_scores(score(at), y)) + 0.5 * dot(penalty, np.square(at))
 
     def derivatives(at: FloatArray) -> tuple[FloatArray, FloatArray]:
         f = from_scores(score(at))
@@ -296,27 +272,10 @@ def _minimise(
     return theta
 
 
-def _loss(score: FloatArray, y: FloatArray, weight: FloatArray) -> float:
-    if score.shape[1] == 1:
-        return _scalar_loss(score[:, 0], y[:, 0], weight)
-    return dot(weight, log_sum_exp(score) - np.einsum("ij,ij->i", y, score))
-
-
-def _scalar_loss(z: FloatArray, y: FloatArray, weight: FloatArray) -> float:
-    """Return E[log(1 + exp(z)) - y z]."""
-    t = np.abs(z)
-    np.exp(np.negative(t, out=t), out=t)
-    t += 1.0
-    np.log(t, out=t)
-    t += np.maximum(z, 0.0)
-    t -= y * z
-    return dot(weight, t)
-
-
 def _scalar_derivatives(
     score: FloatArray, x: FloatArray, y: FloatArray, weight: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return minus the gradient and the Hessian of `_scalar_loss` in (slope, shift)."""
+    """Return minus the gradient and the Hessian of the loss of two classes in (slope, shift)."""
     f = sigmoid(score)
     r, h = weight * (y - f), weight * f
     h *= 1.0 - f

@@ -2,14 +2,14 @@
 
 A code column c and a table T give two adjoint loops: a histogram adds rows into the table, T[c_i, a] += R[i, a], and a
 look-up reads the table for every row, D[i, a] += T[c_i, a]. Moments, Gram matrices, updates and predictions are these
-two. Both work on pieces of rows that stay in cache, with tables small enough to stay there too. `compiled_loops` takes
-the same steps where a problem is large and numba is installed; `switch` chooses.
+two. Both work on pieces of rows that stay in cache, with tables small enough to stay there too. `compiled_loops` has
+the loops that make a large fit, audit or prediction markedly faster, with the same steps; `switch` chooses.
 """
 
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ IS_COMPILED = False
 
 #: With more moments than this, whole rows of numbers are added or copied at a time.
 FEW = 4
-#: Bits are packed and uniform numbers made in pieces of about this many bytes, which stay in the second cache.
+#: Uniform numbers are made in pieces of about this many bytes, which stay in the second cache.
 BYTES = 1 << 18
 #: splitmix64: what the number of a row is multiplied by, shifts and factors, the last shift, the bits left over.
 STRIDE = np.uint64(0x9E3779B97F4A7C15)
@@ -30,11 +30,6 @@ MIXED = (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint6
 LAST, UNUSED = np.uint64(31), np.uint64(11)
 #: Added to the bar of rows that a key picks from the other side of it.
 OTHER_SIDE = np.uint64(1 << 63)
-
-#: A table in CSR form: indptr, indices, data.
-Sparse: TypeAlias = tuple[IntArray, IntArray, FloatArray]
-
-ByteArray: TypeAlias = NDArray[np.uint8]
 
 
 def padded(q: int) -> int:
@@ -77,11 +72,6 @@ def add_products(codes: IntArray, A: FloatArray, B: FloatArray, far: float, out:
     add_histogram(codes, R, out)
 
 
-def add_pairs(a: IntArray, b: IntArray, n_b: int, R: FloatArray, out: FloatArray) -> None:
-    """Add the histogram of R over pairs of codes, numbered a * n_b + b."""
-    add_histogram(a.astype(np.intp) * n_b + b, R, out)
-
-
 def add_look_up(codes: IntArray, table: FloatArray, out: FloatArray) -> None:
     """Add table[codes_i, :] to out[i, :]; both are `padded`."""
     if table.shape[1] > FEW:
@@ -90,58 +80,6 @@ def add_look_up(codes: IntArray, table: FloatArray, out: FloatArray) -> None:
     index = codes.astype(np.intp, copy=False)
     for entries, run in zip(_lanes(table), _lanes(out), strict=True):
         run += np.take(entries, index)
-
-
-def add_pair_look_up(a: IntArray, b: IntArray, width: int, table: FloatArray, out: FloatArray) -> None:
-    """Add table[a_i * width + b_i, :] to out[i, :]."""
-    add_look_up(a.astype(np.intp) * width + b, table, out)
-
-
-def add_clipped(
-    f: FloatArray,
-    y: FloatArray,
-    delta: FloatArray,
-    weight: FloatArray,
-    scale: float,
-    tiny: float,
-    bins: FloatArray,
-    where: NDArray[np.uint16],
-    far: FloatArray,
-) -> None:
-    """Sort rows that move along delta into bins by the step at which they reach 0 or 1, and sum their quadratics.
-
-    A row loses w (y - f - eta delta)^2 until eta = limit = (end - f) / delta, then w (y - end)^2. Row b of `bins` sums
-    w delta^2, w delta (y - f), w (y - f)^2, w (y - end)^2, w (y - f)^2 of the rows that move away from y, and keeps the
-    least and the largest limit. The bin B limit / (limit + scale) grows with the limit; rows that stay get the bin B.
-    Every term is rounded by adding `far` and taking it off again.
-    """
-    moving = (np.abs(delta) > tiny) & (weight > 0.0)
-    where[:] = len(bins)
-    f, y, delta, weight = f[moving], y[moving], delta[moving], weight[moving]
-    end = (delta > 0.0).astype(np.float64)
-    limit = (end - f) / delta
-    share = np.divide(1.0, 1.0 + np.divide(scale, limit, out=np.full(len(f), np.inf), where=limit > 0.0))
-    bin_ = np.minimum(share * len(bins), len(bins) - 1).astype(np.intp)
-    where[moving] = bin_
-    gap = y - f
-    loss = weight * gap * gap
-    away = np.where(gap * delta < 0.0, loss, 0.0)
-    masses = (weight * delta * delta, weight * delta * gap, loss, weight * np.square(y - end), away)
-    for k, mass in enumerate(masses):
-        bins[:, k] += np.bincount(bin_, (mass + far[k]) - far[k], len(bins))
-    np.minimum.at(bins[:, 5], bin_, limit)
-    np.maximum.at(bins[:, 6], bin_, limit)
-
-
-def add_groups(a: IntArray, b: IntArray, B: Sparse, H: FloatArray, out: FloatArray) -> None:
-    """Add sum_i [a_i = v] H[k, i] B[b_i, g] to out[k, v, g], for a table given as indptr, indices and data of CSR."""
-    indptr, groups, shares = B
-    counts = np.diff(indptr)[b]
-    row = np.repeat(np.arange(len(b)), counts)
-    place = np.arange(len(row)) + np.repeat(indptr[b] - (np.cumsum(counts) - counts), counts)
-    key = a[row].astype(np.intp) * out.shape[2] + groups[place]
-    for h, table in zip(H, out, strict=True):
-        table += np.bincount(key, h[row] * shares[place], table.size).reshape(table.shape)
 
 
 def replay(
@@ -206,21 +144,11 @@ def bend(
     np.minimum(np.negative(out, out=out), FAR, out=out)
 
 
-def lay_residuals(x: FloatArray, f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray, far: float) -> None:
-    """Fill R[i, j] with weight_i (y_i - f_i) x_i^j, rounded by adding `far` and taking it off again."""
-    rho = y - f
-    rho *= weight
-    lay_powers(x, rho, R)
-    if far > 0.0:
-        R += far
-        R -= far
-
-
 def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
     """Fill R[i, j] with rho_i f_i^j."""
-    R[:, 0] = rho
+    R[:, 0] = last = rho
     for j in range(1, R.shape[1]):
-        np.multiply(R[:, j - 1], f, out=R[:, j])
+        last = np.multiply(last, f, out=R[:, j])
 
 
 def add_fine(terms: FloatArray, first: float, second: float) -> tuple[float, float]:
@@ -280,15 +208,3 @@ def add_drawn(
         own = R[picked]
         for column, start, stop in zip(codes, starts.tolist(), stops, strict=True):
             add_histogram(column[picked], own, table[start:stop])
-
-
-def pack_bits(C: ByteArray, out: ByteArray) -> bool:
-    """Fill out[k, i] with the bits C[i, 8k], C[i, 8k + 1], ..., the first one lowest; False if C is not all 0 or 1."""
-    n, m = C.shape
-    size = max(1, BYTES // m)
-    for s in range(0, n, size):
-        part = np.ascontiguousarray(C[s : s + size])
-        if part.max(initial=0) > 1:
-            return False
-        out[:, s : s + size] = np.packbits(part, axis=1, bitorder="little").T
-    return True

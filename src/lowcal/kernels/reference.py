@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.kernels.exact import BLOCK, Grid
-from lowcal.kernels.loops import FEW, Sparse, padded
+from lowcal.kernels.loops import FEW, padded
 from lowcal.kernels.products import UNSPLIT, UNSPLIT_VECTOR, by_row, product
 from lowcal.kernels.simplex import FloatArray, IntArray, of_odds_against
 from lowcal.kernels.switch import kernels_at_hand, kernels_for
@@ -213,16 +213,16 @@ class DecodeTable:
 
     matrix: sparse.csr_array
 
+    @property
+    def parts(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """The arrays of its CSR form: indptr, indices, data."""
+        return self.matrix.indptr, self.matrix.indices, self.matrix.data
+
     @cached_property
     def shape(self) -> tuple[int, int]:
         """Levels and groups."""
         levels, groups = self.matrix.shape
         return int(levels), int(groups)
-
-    @property
-    def parts(self) -> Sparse:
-        """The arrays of its CSR form."""
-        return self.matrix.indptr, self.matrix.indices, self.matrix.data
 
     def gather(self, histogram: FloatArray) -> FloatArray:
         """Return decode' histogram."""
@@ -380,12 +380,12 @@ class Codes(Design):
         """Return the look-ups, with one table for each code column."""
         n, q = self.shape[0], theta.shape[1]
         tables = [pad(table) for table in self._spread(theta)]
-        kernels = kernels_for(n * q * len(tables))
+        add_look_up = kernels_for(n * q * len(tables)).add_look_up
 
         def look_up(part: slice) -> FloatArray:
             total = np.zeros((len(range(n)[part]), padded(q)))
             for c, table in zip(self.codes, tables, strict=True):
-                kernels.add_look_up(np.ascontiguousarray(c[part]), table, total)
+                add_look_up(np.ascontiguousarray(c[part]), table, total)
             return total[:, :q]
 
         return look_up
@@ -422,12 +422,12 @@ class Codes(Design):
             table = np.zeros((len(spread), n_cells + 1, d))  # the last cell is none
             table[:, :n_cells] = spread.reshape(-1, n_cells, d)
             tables.append(pad(table.reshape(-1, d)))
-        add_pair_look_up = kernels_for(n * d * len(tables)).add_pair_look_up
+        add_look_up = kernels_for(n * d * len(tables)).add_look_up
 
         def look_up(part: slice, ids: IntArray) -> FloatArray:
             total = np.zeros((len(ids), padded(d)))
             for c, table in zip(self.codes, tables, strict=True):
-                add_pair_look_up(np.ascontiguousarray(c[part]), ids, n_cells + 1, table, total)
+                add_look_up(_pairs(c[part], ids, n_cells + 1, len(table)), table, total)
             return total[:, :d]
 
         return look_up
@@ -684,9 +684,22 @@ def pack(C: AnyArray) -> tuple[AnyArray, ...] | None:
         if not all(((C[part] == 0) | (C[part] == 1)).all() for part in pieces(*C.shape)):
             return None
         C = C != 0
+    C = C.view(np.uint8)
     n, m = C.shape
-    bits = np.empty((-(-m // 8), n), dtype=np.uint8)
-    return tuple(bits) if kernels_for(n * m).pack_bits(C.view(np.uint8), bits) else None
+    if C.max(initial=0) > 1:
+        return None
+    bits = np.zeros((-(-m // 8), n), dtype=np.uint8)
+    if C.flags.f_contiguous:  # rows would have to be gathered byte by byte
+        for j in reversed(range(m)):
+            byte = bits[j // 8]
+            byte += byte
+            byte |= C[:, j]
+        return tuple(bits)
+    for part in pieces(n, m):
+        whole = np.zeros((len(C[part]), 8 * len(bits)), dtype=np.uint8)  # rows of whole bytes are packed faster
+        whole[:, :m] = C[part]
+        bits[:, part] = np.packbits(whole.ravel(), bitorder="little").reshape(-1, len(bits)).T
+    return tuple(bits)
 
 
 def add_rounded(C: FloatArray | sparse.csr_array, R: FloatArray, grid: Grid, total: FloatArray) -> None:
@@ -914,13 +927,17 @@ def _gathered(A: Decode, sums: FloatArray) -> FloatArray:
 
 def _group_sums(a: IntArray, levels: int, b: IntArray, B: DecodeTable, H: FloatArray) -> FloatArray:
     """Return sum_i [a_i = v] H_ik B[b_i, g] as (q, levels, m)."""
-    n, q = H.shape
-    total = np.zeros((q, levels, B.shape[1]))
-    kernels = kernels_for(n * q)
-    for part in pieces(n, CHUNK // (CACHE // 4 if kernels.IS_COMPILED else max(CACHE, levels * B.shape[1]))):
-        first, second = np.ascontiguousarray(a[part]), np.ascontiguousarray(b[part])
-        kernels.add_groups(first, second, B.parts, np.ascontiguousarray(H[part].T), total)
-    return total
+    (n, q), m = H.shape, B.shape[1]
+    indptr, groups, shares = B.parts
+    total = np.zeros((q, levels * m))
+    for part in pieces(n, CHUNK // CACHE):
+        starts, counts = indptr[b[part]], np.diff(indptr)[b[part]]
+        row = np.repeat(np.arange(len(counts)), counts)
+        entry = np.arange(len(row)) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+        pair = a[part][row].astype(np.intp) * m + groups[entry]
+        for h, sums in zip(H[part].T, total, strict=True):
+            np.add.at(sums, pair, h[row] * shares[entry])
+    return total.reshape(q, levels, m)
 
 
 def pieces(n: int, numbers_per_row: int) -> Iterator[slice]:
@@ -973,11 +990,18 @@ def pair_histogram(
     """
     n, q = R.shape
     table = np.zeros((n_a * n_b, padded(q)))
-    add_pairs = kernels_for(n * q if numbers is None else numbers).add_pairs
+    add_histogram = kernels_for(n * q if numbers is None else numbers).add_histogram
     for part in rows_in_cache(n, q):
-        first, second = np.ascontiguousarray(a[part]), np.ascontiguousarray(b[part])
-        add_pairs(first, second, n_b, pad(R[part]), table)
+        add_histogram(_pairs(a[part], b[part], n_b, len(table)), pad(R[part]), table)
     return table[:, :q].reshape(n_a, n_b, q)
+
+
+def _pairs(a: IntArray, b: IntArray, n_b: int, n_pairs: int) -> IntArray:
+    """Return the number a * n_b + b of each pair of codes, below n_pairs, in the smallest type that holds them."""
+    pair = a.astype(np.min_scalar_type(n_pairs))
+    pair *= n_b
+    np.add(pair, b, out=pair, casting="unsafe")
+    return pair
 
 
 def _array(matrix: AnyArray | sparse.csr_array) -> AnyArray:

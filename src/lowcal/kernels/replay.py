@@ -209,11 +209,10 @@ class MirrorProgram:
         kernels = kernels_for(len(f) * numbers)
         for part in rows_in_cache(len(f), 2):  # predictions, and the codes of a few columns
             here, coded = np.ascontiguousarray(f[part]), code_rows(codes, part)
-            z = np.empty(len(here))
             for u in self.updates:
+                z, against = np.empty(len(here)), np.empty(len(here))
                 kernels.lay_odds(here, z)
                 np.log(z, out=z)
-                against = np.empty(len(here))
                 kernels.bend(z, here, coded, u.column, u.offset, u.tables, u.powers, against)
                 here = of_odds_against(against)
             yield part, here

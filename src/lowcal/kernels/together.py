@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,16 +126,7 @@ class Grouped:
     @cached_property
     def matrix(self) -> sparse.csr_array:
         """The memberships, 0 or 1."""
-        codes, tables = self.design.codes, [table.matrix for table in self.design.decode]  # type: ignore[attr-defined]
-        groups = np.cumsum([0, *(table.shape[1] for table in tables)])
-        places = np.cumsum([0, *(table.nnz for table in tables)])
-        first = np.column_stack([at + table.indptr[c] for at, table, c in zip(places, tables, codes, strict=False)])
-        count = np.column_stack([np.diff(table.indptr)[c] for table, c in zip(tables, codes, strict=True)]).ravel()
-        stop = np.cumsum(count)
-        every = np.concatenate([at + table.indices for at, table in zip(groups, tables, strict=False)])
-        indices = every[np.arange(stop[-1]) - np.repeat(stop - count - first.ravel(), count)]
-        indptr = np.concatenate([[0], stop[len(tables) - 1 :: len(tables)]])
-        return sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=self.design.shape)
+        return self.design.sparse()
 
     def take(self, rows: IntArray) -> Grouped:
         """Return the memberships of some rows."""
@@ -144,36 +134,24 @@ class Grouped:
         some.__dict__["matrix"] = self.matrix[rows]
         return some
 
-    @property
-    def kernels(self) -> ModuleType | None:
-        """The compiled loops, which give the same bits, where numba is installed and memberships are many."""
-        return compiled("compiled_loops") if self.matrix.nnz >= COMPILE_FROM else None
-
     def moments(self, R: FloatArray) -> FloatArray:
         """Return C' R, the sums over the members of all groups."""
-        return self._summed("add_members", R, self.matrix.shape[1])
+        return product(self.matrix.T, R)
 
     def combined(self, theta: FloatArray) -> FloatArray:
         """Return C theta, the sums over the groups of all rows."""
-        return self._summed("add_groups_of", theta, self.matrix.shape[0])
-
-    def _summed(self, name: str, numbers: FloatArray, size: int) -> FloatArray:
-        C = self.matrix
-        if self.kernels is None:
-            return product(C if name == "add_groups_of" else C.T, numbers)
-        wide = _fours(numbers)
-        total = np.zeros((size, wide.shape[1]))
-        getattr(self.kernels, name)(C.indptr, C.indices, wide, total)
-        return total[:, : numbers.shape[1]]
+        return product(self.matrix, theta)
 
     def gram(self, H: FloatArray) -> FloatArray:
         """Return C' diag(H_k) C for every column of H, as the design does; compiled where numba is installed."""
-        C = self.matrix
-        if self.kernels is None or H.shape[1] > 4:
+        C, (n, q) = self.matrix, H.shape
+        kernels = compiled("compiled_loops") if C.nnz >= COMPILE_FROM else None
+        if kernels is None or q > 4:
             return self.design.gram(H)
-        q, m = H.shape[1], C.shape[1]
+        m, fours = C.shape[1], np.zeros((n, 4))
+        fours[:, :q] = H
         lower = np.zeros((m, m, 4))
-        self.kernels.add_group_pairs(C.indptr, C.indices, _fours(H), lower)
+        kernels.add_group_pairs(C.indptr, C.indices, fours, lower)
         below = np.moveaxis(lower, 2, 0)[:q]
         each = below + below.transpose(0, 2, 1)
         each[:, np.arange(m), np.arange(m)] /= 2.0  # exact: the diagonal was doubled
@@ -184,13 +162,6 @@ class Grouped:
         f = sigmoid(z)
         h = weight * f * (1.0 - f)
         return join_hessian(*self.gram(np.column_stack([h, h * z, h * z**2])))
-
-
-def _fours(R: FloatArray) -> FloatArray:
-    """Return columns filled up with zeros to a multiple of four."""
-    wide = np.zeros((len(R), R.shape[1] + -R.shape[1] % 4))
-    wide[:, : R.shape[1]] = R
-    return wide
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +245,7 @@ class Paths:
         return q.T.reshape(g.shape)
 
     def see(self, step: FloatArray, change: FloatArray) -> None:
-        """Remember by how much the gradients fell along steps; a column where they did not fall learns nothing."""
+        """Remember by how much the gradients fell along steps; columns where they did not fall keep no correction."""
         along, fall = self._taken(step), self._taken(change)
         bend = np.einsum("fk,fk->f", along, fall)
         self.pairs.append((along, fall, np.divide(1.0, bend, out=np.zeros(len(bend)), where=bend > 0.0)))

@@ -18,15 +18,12 @@ from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
 
 from lowcal.kernels.products import dot, product
-from lowcal.kernels.simplex import SMALLEST, FloatArray
-
-IntArray: TypeAlias = NDArray[np.intp]
+from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray
 
 #: Pairs of a positive and a negative point, with their l1 distances below 1.
 Pairs: TypeAlias = tuple[IntArray, IntArray, FloatArray]

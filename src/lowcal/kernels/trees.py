@@ -472,7 +472,7 @@ def descend(codes: NDArray[np.uint8], feature: IntArray, cut: IntArray, node: ND
         node[i] = 2 * k + (f >= 0 and codes[i, f] > cut[k])
 
 
-# --- what trees say of rows ------------------------------------------------------------------------------------
+# --- evaluating trees ------------------------------------------------------------------------------------------
 
 
 def follow(

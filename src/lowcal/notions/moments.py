@@ -15,7 +15,6 @@ from lowcal.kernels.exact import ExactSums, Grid, Tables
 from lowcal.kernels.loops import lay_powers, padded
 from lowcal.kernels.reference import CodeSums, Design, rows_in_cache
 from lowcal.kernels.simplex import FloatArray
-from lowcal.kernels.switch import kernels_for
 from lowcal.notions.weights import Cell, CellIds, Evaluated, Weight, evaluate, monomials
 
 
@@ -43,53 +42,34 @@ def moments_at(design: Design, weights: Sequence[Weight], p: FloatArray, rho: Fl
     """Return `moments` of weights at predictions p, which are evaluated a piece of the rows at a time."""
     if any(isinstance(u, Cell) for u in weights):
         return moments(design, evaluate(weights, p), rho)
-    sums = MomentSums(design, weights, rho.shape[1])
-    for part in rows_in_cache(design.shape[0], len(weights) * rho.shape[1]):
-        sums.add(part, p[part], rho[part])
-    return sums.total()
+    (n, m), S, d = design.shape, len(weights), rho.shape[1]
+    sums = design.sums(S * d)
+    for part in rows_in_cache(n, S * d):
+        sums.add(part, weigh(weights, p[part], rho[part]))
+    return sums.total().reshape(m, S, d)
 
 
 class MomentSums:
-    """`moments` of weights under construction, where predictions and residuals come in pieces."""
+    """`moments` of weights as exact sums under construction, where predictions and residuals come in pieces."""
 
-    def __init__(self, design: Design, weights: Sequence[Weight], d: int, grid: Grid | None = None) -> None:
-        self.weights, self.shape = weights, (design.shape[1], len(weights), d)
-        q, self.far = len(weights) * d, 0.0 if grid is None else float(grid.far)
-        self.sums = design.sums(q) if grid is None else ExactSums(design, q, grid)
-        made = self.sums.sums if isinstance(self.sums, ExactSums) else self.sums
-        self.coded = made if isinstance(made, CodeSums) else None
-        self.kernels = self.coded.kernels if self.coded else kernels_for(design.shape[0] * len(weights))
+    def __init__(self, design: Design, weights: Sequence[Weight], d: int, grid: Grid) -> None:
+        self.weights, self.far = weights, float(grid.far)
+        self.sums = ExactSums(design, len(weights) * d, grid)
         self.are_powers = are_powers(weights, d)
 
     def add(self, part: slice, p: FloatArray, rho: FloatArray) -> None:
         """Add the rows of a slice, with their predictions and weighted residuals."""
-        if self.are_powers or self.coded is None or not isinstance(self.sums, ExactSums):
+        tables = self.sums.sums
+        if self.are_powers or not isinstance(tables, CodeSums):
             self.sums.add(part, weigh(self.weights, p, rho))
             return
         U = evaluate(self.weights, p)
         assert isinstance(U, np.ndarray)
         self.sums.hold(len(U))
-        self.coded.add_products(part, np.ascontiguousarray(U), rho, self.far)
-
-    def add_residuals(self, part: slice, p: FloatArray, y: FloatArray, weight: FloatArray) -> None:
-        """Add the rows of a slice, with their predictions, outcomes and weights."""
-        if self.are_powers:
-            R = np.empty((len(p), padded(len(self.weights))))
-            self.kernels.lay_residuals(p[:, 0], p[:, 0], y[:, 0], weight, R, self.far)
-            (self.sums.add_rounded if isinstance(self.sums, ExactSums) else self.sums.add)(part, R)
-            return
-        rho = y - p
-        rho *= weight[:, None]
-        self.add(part, p, rho)
-
-    def total(self) -> FloatArray:
-        """Return the sum of all that was added, shape (m, S, d)."""
-        assert not isinstance(self.sums, ExactSums)
-        return self.sums.total().reshape(self.shape)
+        tables.add_products(part, np.ascontiguousarray(U), rho, self.far)
 
     def wholes(self) -> Tables:
         """Return exact sums of all that was added."""
-        assert isinstance(self.sums, ExactSums)
         return self.sums.wholes()
 
 

@@ -114,7 +114,7 @@ class Smooth(Notion):
 
 
 def _each(solve: Callable[[int], Side], groups: int, passes: ModuleType) -> list[Side]:
-    """Solve every subpopulation, in threads if the passes let go of Python's lock; the results do not depend on it."""
+    """Solve every subpopulation, in threads if the passes release the GIL; the results do not depend on it."""
     if not passes.IS_COMPILED:
         return [solve(j) for j in range(groups)]
     with ThreadPoolExecutor(THREADS) as pool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.clipped import TINY, Clipping, Line
+from lowcal.kernels.clipped import TINY, Clipping, Line, bins_of
 from lowcal.kernels.exact import ExactSums, Fine, Grid, Tables, Wholes, decode
 from lowcal.kernels.logistic import LEAST_CURVATURE, residuals
 from lowcal.kernels.reference import CACHE, CHUNK, Design, pieces, rows_in_cache
@@ -117,7 +117,9 @@ class Moments:
         p, design = shard.at(self.state), shard.design(self.families)
         sums = MomentSums(design, self.weights, p.shape[1], shard.scale.grid(bound_of(self.weights)))
         for part in pieces(len(p), (len(self.weights) + p.shape[1]) * (CHUNK // CACHE)):
-            sums.add_residuals(part, p[part], shard.y[part], shard.weight[part])
+            rho = shard.y[part] - p[part]
+            rho *= shard.weight[part, None]
+            sums.add(part, p[part], rho)
         return sums.wholes()
 
     def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
@@ -341,11 +343,10 @@ class Gradient:
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of all tables."""
         design, z = shard.design(self.families), shard.scores(self.state)[:, 0]
-        grid = shard.scale.grid(MOST_SCORE)
-        sums, rounded = ExactSums(design, 2, grid), float(grid.far)
-        terms = residuals(design, self.theta, z, shard.y[:, 0], shard.weight, rounded)
+        sums = ExactSums(design, 2, shard.scale.grid(MOST_SCORE))
+        terms = residuals(design, self.theta, z, shard.y[:, 0], shard.weight)
         for part in rows_in_cache(len(z), 4):
-            sums.add_rounded(part, terms(part))
+            sums.add(part, terms(part))
         return sums.wholes()
 
     def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
@@ -536,7 +537,7 @@ class Hidden:
             if self.hidden is None:
                 found.append((shard.first, line, np.zeros(len(line.f), dtype=np.intp)))
                 continue
-            where = Clipping(abs(self.clipped.ahead.newton)).add(line)
+            where = bins_of(line, abs(self.clipped.ahead.newton))
             rows = np.flatnonzero(np.append(self.hidden, False)[where])
             found.append((shard.first, line.take(rows), where[rows]))
         return found
