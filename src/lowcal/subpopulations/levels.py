@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,15 +187,6 @@ class Levels:
         return levels
 
 
-@runtime_checkable
-class LevelEncoder(Protocol):
-    """An encoder that reads columns as levels."""
-
-    @property
-    def levels(self) -> Sequence[Levels]:
-        """How each column is read."""
-
-
 @dataclass(frozen=True)
 class ByLevels(PlainFields):
     """An encoder that reads every column as levels."""
@@ -206,11 +197,6 @@ class ByLevels(PlainFields):
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
         return tuple(level.column for level in self.levels)
-
-
-def levels_of(encoder: object) -> Sequence[Levels]:
-    """Return how an encoder reads its columns, where as levels."""
-    return encoder.levels if isinstance(encoder, LevelEncoder) else ()
 
 
 def read_columns(at: Plain) -> tuple[Levels, ...]:

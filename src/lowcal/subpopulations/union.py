@@ -39,7 +39,6 @@ from lowcal.subpopulations.base import (
     in_graph,
 )
 from lowcal.subpopulations.codes import LookUpFamily, LookUps, look_ups_of
-from lowcal.subpopulations.levels import Levels, levels_of
 from lowcal.subpopulations.single_row import Read, RowFacts, RowReader, columns_of, reader_of, reads_of
 
 
@@ -135,11 +134,6 @@ class UnionEncoder(TupleEncoder, PlainFields):
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
         return tuple(dict.fromkeys(name for part in self.parts for name in columns_of(part)))
-
-    @property
-    def levels(self) -> tuple[Levels, ...]:
-        """How columns are read that are read as levels."""
-        return tuple(levels for part in self.parts for levels in levels_of(part))
 
     def __call__(self, X: Frame) -> tuple[Encoded, ...]:
         """Encode X for every part."""
