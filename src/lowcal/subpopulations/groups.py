@@ -62,9 +62,12 @@ Plan = tuple[tuple[int, ...], ...]
 
 
 class _OfGroups(OfSizes):
-    """A class of groups, whose columns may come with cut points."""
+    """A class of conjunctions of at most `depth` values of columns, which may come with cut points."""
 
     columns: ColumnChoice | CutPoints
+    depth: ClassVar[int] = 1
+    n_bins: int
+    everyone: bool
 
     @property
     def given_columns(self) -> ColumnChoice:
@@ -75,6 +78,28 @@ class _OfGroups(OfSizes):
         """Return the cut points of those columns that come with some."""
         given = self.columns if isinstance(self.columns, Mapping) else {}
         return {X.name_of(name): cuts for name, cuts in given.items() if cuts is not None}
+
+    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+        """Compile the columns so that every conjunction lies inside one merged code column, and list the groups."""
+        check_whole("depth", self.depth, 1)
+        check_min_mass(self.min_mass)
+        check_whole("n_bins", self.n_bins, 2)
+        weigh, found, cuts = LevelMasses(sample_weight), [], self.cuts(X)
+        for name in resolve(self.given_columns, X):
+            column = X.column(name)
+            every = cut_levels(column, cuts[name]) if name in cuts else learn_levels(column, self.n_bins, sample_weight)
+            found.append(drop_rare(every, X, weigh, self.min_mass))
+        limit = MERGED_LEVELS
+        if self.depth > 1:
+            limit = min(max(MERGED_LEVELS, X.n_rows // ROWS_A_LEVEL), MERGED_CONJUNCTIONS)
+        levels = tuple(column.levels for column in found)
+        encoder = GroupEncoder(levels, cover([level.count for level in levels], self.depth, limit))
+        rows = encoder.merge([column.codes for column in found], X.n_rows)
+        family = _list_groups(self, encoder, rows, weigh, [column.mass for column in found])
+        require_members(family.names, "The class of groups", self.min_mass)
+        rare = tuple(group for column in found for group in column.rare)
+        silent = tuple(column.levels.column for column in found if column.rare and not column.is_examined)
+        return WeakLearner(encoder, rows, sample_weight, [family], left_out=LeftOut(rare, silent))
 
 
 @CLASSES.register
@@ -101,10 +126,6 @@ class Groups(_OfGroups):
     min_mass: float = 30
     everyone: bool = True
 
-    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
-        """Compile the columns into merged code columns and list the groups."""
-        return _bind(self, 1, X, sample_weight)
-
 
 @CLASSES.register
 @dataclass(frozen=True)
@@ -118,15 +139,10 @@ class Intersections(_OfGroups):
     """
 
     columns: ColumnChoice | CutPoints = None
-    depth: int = 2
+    depth: int = 2  # type: ignore[misc]
     n_bins: int = 5
     min_mass: float = 30
     everyone: bool = True
-
-    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
-        """Compile the columns so that every conjunction lies inside one merged code column."""
-        check_whole("depth", self.depth, 1)
-        return _bind(self, self.depth, X, sample_weight)
 
 
 @ENCODERS.register
@@ -200,37 +216,15 @@ class GroupEncoder(CodeEncoder, ByLevels):
         return cls(levels, merged)
 
 
-def _bind(chosen: Groups | Intersections, depth: int, X: Frame, sample_weight: FloatArray) -> WeakLearner:
-    check_min_mass(chosen.min_mass)
-    check_whole("n_bins", chosen.n_bins, 2)
-    weigh, found, cuts = LevelMasses(sample_weight), [], chosen.cuts(X)
-    for name in resolve(chosen.given_columns, X):
-        column = X.column(name)
-        every = cut_levels(column, cuts[name]) if name in cuts else learn_levels(column, chosen.n_bins, sample_weight)
-        found.append(drop_rare(every, X, weigh, chosen.min_mass))
-    limit = MERGED_LEVELS
-    if depth > 1:
-        limit = min(max(MERGED_LEVELS, X.n_rows // ROWS_A_LEVEL), MERGED_CONJUNCTIONS)
-    levels = tuple(column.levels for column in found)
-    encoder = GroupEncoder(levels, cover([level.count for level in levels], depth, limit))
-    rows = encoder.merge([column.codes for column in found], X.n_rows)
-    family = _list_groups(chosen, depth, encoder, rows, weigh, [column.mass for column in found])
-    require_members(family.names, "The class of groups", chosen.min_mass)
-    rare = tuple(group for column in found for group in column.rare)
-    silent = tuple(column.levels.column for column in found if column.rare and not column.is_examined)
-    return WeakLearner(encoder, rows, sample_weight, [family], left_out=LeftOut(rare, silent))
-
-
 def _list_groups(
-    chosen: Groups | Intersections,
-    depth: int,
+    chosen: _OfGroups,
     encoder: GroupEncoder,
     rows: Sequence[IntArray],
     weigh: LevelMasses,
     single: Sequence[FloatArray],
 ) -> CodeFamily:
     """Return every group that is worth min_mass rows, the whole population first; `single` are the levels' masses."""
-    shapes = encoder.shapes
+    shapes, depth = encoder.shapes, chosen.depth
     sizes = [prod(shape) for shape in shapes]
     tables = _Tables(sizes)
     if chosen.everyone:
@@ -328,8 +322,11 @@ def cover(counts: Sequence[int], depth: int, limit: int = MERGED_LEVELS) -> Plan
     if depth == 1 or len(counts) < 2:
         return tuple(_first_fit(counts, limit)) or ((),)
     wanted = list(combinations(range(len(counts)), min(depth, len(counts))))
-    uncovered = _Uncovered(wanted, len(counts))
-    return tuple(tuple(sorted(_grow(subset, uncovered, counts, limit))) for subset in wanted if subset in uncovered)
+    left: list[set[tuple[int, ...]]] = [set() for _ in counts]
+    for subset in wanted:
+        for k in subset:
+            left[k].add(subset)
+    return tuple(_grow(subset, left, counts, limit) for subset in wanted if subset in left[subset[0]])
 
 
 def _first_fit(counts: Sequence[int], limit: int) -> list[tuple[int, ...]]:
@@ -347,42 +344,27 @@ def _first_fit(counts: Sequence[int], limit: int) -> list[tuple[int, ...]]:
     return [tuple(chosen) for chosen in sets]
 
 
-class _Uncovered:
-    """The wanted subsets that no set holds yet, by the columns in them."""
+def _grow(
+    start: tuple[int, ...], left: Sequence[set[tuple[int, ...]]], counts: Sequence[int], limit: int
+) -> tuple[int, ...]:
+    """Return a set that holds `start`, then each time the column that covers the most subsets while levels stay few.
 
-    def __init__(self, wanted: Sequence[tuple[int, ...]], n_columns: int) -> None:
-        self._left = set(wanted)
-        self._by_column: list[list[tuple[int, ...]]] = [[] for _ in range(n_columns)]
-        for subset in wanted:
-            for k in subset:
-                self._by_column[k].append(subset)
-
-    def __contains__(self, subset: tuple[int, ...]) -> bool:
-        return subset in self._left
-
-    def add(self, column: int, chosen: set[int]) -> list[int]:
-        """Add a column to the chosen ones; return, for each subset that now lacks a single column, that column."""
-        chosen.add(column)
-        self._by_column[column] = [subset for subset in self._by_column[column] if subset in self._left]
-        lacking = []
-        for subset in self._by_column[column]:
-            lacks = [k for k in subset if k not in chosen]
-            if len(lacks) == 1:
-                lacking += lacks
-            elif not lacks:
-                self._left.remove(subset)
-        return lacking
-
-
-def _grow(start: tuple[int, ...], uncovered: _Uncovered, counts: Sequence[int], limit: int) -> set[int]:
-    """Return a set that holds `start`, then each time the column that covers the most subsets while levels stay few."""
+    `left` are the subsets that no set holds yet, by the columns in them; those that this set holds are removed.
+    """
     chosen: set[int] = set()
     gains: Counter[int] = Counter()
-    for column in start:
-        gains.update(uncovered.add(column, chosen))
-    room = limit // max(1, prod(counts[k] for k in start))
-    while fitting := [k for k in gains if k not in chosen and counts[k] <= room]:
-        best = min(fitting, key=lambda k: (-gains[k], k))
-        gains.update(uncovered.add(best, chosen))
-        room //= max(1, counts[best])
-    return chosen
+    room, wanted = limit, list(start)
+    while wanted:
+        column = wanted.pop()
+        chosen.add(column)
+        room //= max(1, counts[column])
+        for subset in list(left[column]):
+            lacks = [k for k in subset if k not in chosen]
+            if len(lacks) == 1:
+                gains[lacks[0]] += 1
+            elif not lacks:
+                for k in subset:
+                    left[k].remove(subset)
+        if not wanted and (fitting := [k for k in gains if k not in chosen and counts[k] <= room]):
+            wanted = [min(fitting, key=lambda k: (-gains[k], k))]
+    return tuple(sorted(chosen))
