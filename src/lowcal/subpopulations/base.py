@@ -50,8 +50,8 @@ Residual: TypeAlias = Callable[[], FloatArray]
 
 #: The name of the whole population, and the table of its code column, which has one level.
 EVERYONE, _ONE = "everyone", DecodeTable(sparse.csr_array(np.ones((1, 1))))
-#: Up to this many residuals of one call get a member each; of more, the strongest of each label and of all.
-MOST_RESIDUALS, MORE_RESIDUALS = 16, 8
+#: Up to this many residuals get a member each; of more, the strongest of each label and half as many of all do.
+MOST_RESIDUALS = 16
 #: More groups of one column that are too small are counted instead of named: a report has a line for them.
 MOST_NAMED = 3
 
@@ -288,12 +288,12 @@ class WeakLearner:
     @property
     def boosts(self) -> bool:
         """Whether the learner offers updates at its own shrinkage."""
-        return bool(getattr(self.learner, "boosts", False))
+        return self.geometry is not None
 
     @property
     def geometry(self) -> Geometry | None:
         """The geometry of the updates that the learner offers; None if it does not boost."""
-        return getattr(self.learner, "geometry", None) if self.boosts else None
+        return getattr(self.learner, "geometry", None)
 
     def start(self) -> WeakLearner:
         """Return the class of only those members that the learner starts with."""
@@ -557,4 +557,4 @@ def strongest(strength: FloatArray, Z: FloatArray) -> list[int]:
         return list(range(len(strength)))
     d, order = n_labels(Z), np.argsort(-strength, kind="stable").tolist()
     of_label = {j % d: j for j in reversed(order)}
-    return sorted({*of_label.values(), *order[:MORE_RESIDUALS]})
+    return sorted({*of_label.values(), *order[: MOST_RESIDUALS // 2]})

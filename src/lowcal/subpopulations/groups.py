@@ -54,9 +54,8 @@ from lowcal.subpopulations.single_row import EncodedRow, Row, RowReader
 
 #: Attributes are merged into one code column up to this many joint levels: a table of that size stays in cache.
 MERGED_LEVELS = 1024
-#: For conjunctions fewer and larger tables, in the second cache, are faster, once there are many more rows than levels.
-MERGED_CONJUNCTIONS = 16_384
-ROWS_A_LEVEL = 16
+#: For conjunctions, tables up to this many times as large, in the second cache, are faster; a level has as many rows.
+MORE_LEVELS = 16
 
 Plan = tuple[tuple[int, ...], ...]
 
@@ -91,7 +90,7 @@ class _OfGroups(OfSizes):
             found.append(drop_rare(every, X, weigh, self.min_mass))
         limit = MERGED_LEVELS
         if self.depth > 1:
-            limit = min(max(MERGED_LEVELS, X.n_rows // ROWS_A_LEVEL), MERGED_CONJUNCTIONS)
+            limit = min(max(MERGED_LEVELS, X.n_rows // MORE_LEVELS), MORE_LEVELS * MERGED_LEVELS)
         levels = tuple(column.levels for column in found)
         encoder = GroupEncoder(levels, cover([level.count for level in levels], self.depth, limit))
         rows = encoder.merge([column.codes for column in found], X.n_rows)

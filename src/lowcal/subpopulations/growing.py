@@ -46,8 +46,8 @@ LEAST_BEND = 0.01
 COMPILE_FROM = 500_000
 #: Features are searched together while their rows and histograms hold at most this many numbers, which stay in cache.
 AT_ONCE = 1 << 18
-#: Files: trees with more conditions are not believed.
-MOST_DEPTH = 24
+#: The most conditions of a tree: the last of its levels has thousands of nodes.
+MOST_DEPTH = 12
 #: The histograms of a level, of as many trees as are grown together, hold at most this many numbers.
 MOST_CELLS = 1 << 24
 

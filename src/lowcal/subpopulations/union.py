@@ -99,10 +99,6 @@ class _LearnEach:
         return _LearnEach([one.on(own, None, one.weight) for one, own in parts])
 
     @property
-    def boosts(self) -> bool:
-        return any(one.boosts for one in self.learners)
-
-    @property
     def geometry(self) -> Geometry | None:
         """The geometry of what is offered: that of the first part that boosts."""
         return next((one.geometry for one in self.learners if one.boosts), None)
