@@ -150,11 +150,8 @@ class BrokenDownFamily(Protocol):
 
 def breakdown_of(family: Family, encoder: Encoder, rows: Encoded) -> Breakdown:
     """Return the parts of a family's members on encoded rows: the members themselves, unless it knows better ones."""
-    return family.breakdown(encoder, rows) if isinstance(family, BrokenDownFamily) else members_of(family, rows)
-
-
-def members_of(family: Family, rows: Encoded) -> Breakdown:
-    """Return every member as a part of its own, under its name."""
+    if isinstance(family, BrokenDownFamily):
+        return family.breakdown(encoder, rows)
     return Breakdown(family.names, np.arange(len(family.names)), family.design(rows).sparse())
 
 

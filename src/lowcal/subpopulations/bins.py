@@ -132,27 +132,19 @@ def learn_bins(column_name: str, X: Frame, max_bins: int, sample_weight: FloatAr
     return Levels(column.name, None, tuple(cuts), column.is_date)
 
 
-def order_by_sums(levels: Levels, sums: FloatArray) -> Levels:
-    """Return a column's levels in order (`Orderly`), by the sums of w, w^2 and w (y - f), shape (levels, 2 + d)."""
+def order_by_sums(levels: Levels, sums: FloatArray) -> tuple[Levels, NDArray[Any]]:
+    """Return a column's levels in order (`Orderly`) and the new code of each level; the same levels if none moves.
+
+    `sums` are those of w, w^2 and w (y - f) over each level, shape (levels, 2 + d).
+    """
     column = Orderly((levels,), np.zeros((0, 1), dtype=np.uint8))
-    return column.levels_after(column.order_by(np.vstack([sums, sums.sum(axis=0)])))[0]
+    place = column.order_by(np.vstack([sums, sums.sum(axis=0)]))
+    return column.levels_after(place)[0], place.astype(np.min_scalar_type(levels.count))
 
 
 def can_be_ordered(levels: Levels) -> bool:
     """Whether the order of a column's categories matters: not that of two, nor that of numbers."""
     return len(levels.categories or ()) > 2
-
-
-def recoded(before: Levels, after: Levels, codes: NDArray[Any]) -> NDArray[Any]:
-    """Return the codes of a column after its categories have changed places.
-
-    >>> before, after = (Levels("a", categories, ()) for categories in (("x", "y"), ("y", "x")))
-    >>> recoded(before, after, np.array([1, 2, 3], dtype=np.uint8))
-    array([1, 3, 2], dtype=uint8)
-    """
-    place = {category: FIRST + k for k, category in enumerate(after.categories or ())}
-    new = [UNSEEN, MISSING, *(place[category] for category in before.categories or ())]
-    return np.asarray(np.array(new, dtype=codes.dtype)[codes])
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,10 +178,6 @@ class Orderly:
     def places(self) -> IntArray:
         """The number of every such level in its column."""
         return np.arange(self.counts.sum()) - np.repeat(self.starts, self.counts)
-
-    def order(self, rows: IntArray | slice, weight: FloatArray, residual: FloatArray) -> IntArray:
-        """Return the new place of every level, by the weighted residuals of some rows."""
-        return self.order_by(self.sums(rows, weight, residual))
 
     def sums(self, rows: IntArray | slice, weight: FloatArray, residual: FloatArray) -> FloatArray:
         """Return the sums of weights, their squares and weighted residuals over each level, and over all rows."""

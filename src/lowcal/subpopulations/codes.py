@@ -20,7 +20,7 @@ from lowcal.data.checked_json import Numbers, Plain, Shares
 from lowcal.data.onnx_graph import GraphColumns, GraphEverybody, GraphLookUp, GraphMembers, Value
 from lowcal.kernels.reference import Codes, Cumulative, Decode, DecodeTable, Design
 from lowcal.kernels.simplex import IntArray
-from lowcal.subpopulations.base import FAMILIES, Breakdown, ReadFor, TupleEncoder, members_of
+from lowcal.subpopulations.base import FAMILIES, Breakdown, ReadFor, TupleEncoder
 from lowcal.subpopulations.single_row import CodeRead, Read, RowFacts
 
 #: More joint levels than this are refused: the groups would hold a row each, and their table would not fit.
@@ -113,7 +113,7 @@ class CodeFamily(LookUpFamily):
         for members, k, decode in self._by_column():
             if isinstance(decode, Cumulative):
                 names[members[0] : members[-1] + 1] = [f"thresholds: {encoder.columns[k]}"] * len(members)
-        return members_of(self, rows)._replace(names=names)
+        return Breakdown(names, np.arange(len(names)), self.design(rows).sparse())
 
     def onnx(self, columns: GraphColumns, encoder: CodeEncoder, numbers: int) -> Iterator[GraphMembers]:
         """Yield look-ups of code columns, or of the raw columns that were merged into them."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from math import inf
+from math import copysign, isfinite, isnan
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -71,9 +71,7 @@ class _ScaledColumn(PlainFields):
     def row_reader(self) -> Callable[[Row], Sequence[float]]:
         def read(row: Row) -> Sequence[float]:
             shifted = (number(row(self.column), self.column) - self.mean) / self.deviation
-            if -inf < shifted < inf:
-                return [shifted]
-            return [float(np.nan_to_num(shifted, nan=0.0, posinf=1e6, neginf=-1e6))]
+            return [shifted if isfinite(shifted) else 0.0 if isnan(shifted) else copysign(1e6, shifted)]
 
         return read
 

@@ -63,7 +63,7 @@ class Levels:
             return _levels_of_numbers(column.numbers, self.categories, kind)
         if self.categories is not None:
             return column.look_up(self.numbers, MISSING, UNSEEN, kind)
-        return _bins(column.numbers if column.is_numeric else X.numeric([self.column])[:, 0], self.cuts, kind)
+        return bins_of(column.numbers if column.is_numeric else X.numeric([self.column])[:, 0], self.cuts, kind)
 
     def _check_dates(self, column: Column) -> None:
         """Refuse dates where others were fitted, and others where dates were: no two values would ever be equal."""
@@ -207,10 +207,16 @@ def read_columns(at: Plain) -> tuple[Levels, ...]:
     return levels
 
 
-def _bins(values: NDArray[Any], cuts: Sequence[float] | FloatArray, kind: np.dtype[Any]) -> IntArray:
-    """Return the level of each number: how many cuts lie below it, or that it is missing.
+def bins_of(
+    values: NDArray[Any],
+    cuts: Sequence[float] | FloatArray,
+    kind: np.dtype[Any],
+    missing: int = MISSING,
+    first: int = FIRST,
+) -> IntArray:
+    """Return `first` plus the number of cuts below each number, `missing` for NaN.
 
-    >>> _bins(np.array([28.0, np.nan, 31.0]), (28.0, 37.0), np.dtype(np.uint8))
+    >>> bins_of(np.array([28.0, np.nan, 31.0]), (28.0, 37.0), np.dtype(np.uint8))
     array([2, 1, 3], dtype=uint8)
     """
     edges, found = np.asarray(cuts), np.empty(len(values), dtype=kind)
@@ -220,10 +226,10 @@ def _bins(values: NDArray[Any], cuts: Sequence[float] | FloatArray, kind: np.dty
             below = np.searchsorted(edges, here, side="left")
         else:  # every edge: there is nothing to branch on
             below = np.add.reduce((here > edges[:, None]).view(np.uint8), axis=0, dtype=np.uint8)
-        np.add(below, FIRST, out=found[part], casting="unsafe")
-        missing = np.isnan(here)
-        if missing.any():
-            found[part][missing] = MISSING
+        np.add(below, first, out=found[part], casting="unsafe")
+        absent = np.isnan(here)
+        if absent.any():
+            found[part][absent] = missing
     return found
 
 
@@ -247,7 +253,7 @@ def _levels_of_numbers(values: NDArray[Any], categories: Sequence[Hashable], kin
     found, padded = np.empty(len(values), dtype=kind), np.append(known, np.nan)
     for part in pieces(len(values), CHUNK // CACHE):
         here = values[part]
-        place = _bins(here, known, np.dtype(np.intp)) - FIRST  # of a missing value: the last, which no value equals
+        place = bins_of(here, known, np.dtype(np.intp)) - FIRST  # of a missing value: the last, which no value equals
         found[part] = np.where(padded[place] == here, levels[place], np.where(np.isnan(here), MISSING, UNSEEN))
     return found
 
@@ -451,7 +457,7 @@ def _cuts_of_many(values: NDArray[Any], sample_weight: FloatArray, n_bins: int) 
     around = np.arange(1, n_bins)[:, None] / n_bins + np.array([-MARGIN, MARGIN])
     place = np.searchsorted(np.cumsum(each), around.ravel() * each.sum(), side="left")
     edges = np.unique(distinct[np.minimum(place, len(distinct) - 1)]) if len(distinct) else distinct
-    part = _bins(values, edges, np.min_scalar_type(FIRST + len(edges)))
+    part = bins_of(values, edges, np.min_scalar_type(FIRST + len(edges)))
     mass = LevelMasses(sample_weight)(part, FIRST + len(edges) + 1)[:, 0]
     mass[MISSING] = 0.0
     reached = np.cumsum(mass)

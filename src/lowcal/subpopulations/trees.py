@@ -103,7 +103,7 @@ class Trees(OfColumns):
         rows = BinEncoder(levels)(X)
         bins = Orderly(levels, rows.codes)
         if residual is not None and len(bins.columns):
-            place = bins.order(slice(None), sample_weight, residual())
+            place = bins.order_by(bins.sums(slice(None), sample_weight, residual()))
             levels, rows = bins.levels_after(place), Binned(bins.codes_after(place))
         learn = _Learn(levels, self) if levels else None
         return WeakLearner(BinEncoder(levels), rows, sample_weight, [Everyone()], learn)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 from lowcal.data.checked_json import Plain, PlainFields
@@ -58,8 +57,8 @@ class Union(Subpopulations):
 
     def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual | None) -> WeakLearner:
         """Prepare every part for the same residuals, and return the learner that searches each."""
-        bind = [part.bind if residual is None else partial(part.bind_for, residual=residual) for part in self.parts]
-        learners = [one(X, sample_weight) for one in bind]
+        given = (X, sample_weight)
+        learners = [part.bind(*given) if residual is None else part.bind_for(*given, residual) for part in self.parts]
         known = [Part(i, family) for i, one in enumerate(learners) for family in one.families]
         encoder = UnionEncoder(tuple(one.encoder for one in learners))
         rows = tuple(one.rows for one in learners)
