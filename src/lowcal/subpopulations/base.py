@@ -100,7 +100,7 @@ class Family(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ReadFor:
-    """What families are read for: the encoder whose rows they will see, and the values that they name by place."""
+    """What reading a family needs: the encoder of its rows, and the values that it refers to by their place."""
 
     encoder: Encoder
     shared: Sequence[Any]
@@ -130,7 +130,7 @@ def in_graph(family: Family, columns: GraphColumns, encoder: Encoder, numbers: i
 
 
 class Breakdown(NamedTuple):
-    """What members are made of on some rows, for explanations: c_j(x) is the sum of `matrix[x, k]`, `member[k] == j`.
+    """The parts of members on some rows, for explanations: c_j(x) is the sum of `matrix[x, k]`, `member[k] == j`.
 
     Parts of the same name are shown as one.
     """
@@ -149,7 +149,7 @@ class BrokenDownFamily(Protocol):
 
 
 def breakdown_of(family: Family, encoder: Encoder, rows: Encoded) -> Breakdown:
-    """Return the parts of a family's members on encoded rows: the members themselves, unless it knows better ones."""
+    """Return the parts of a family's members on encoded rows: the members themselves, unless it has others."""
     if isinstance(family, BrokenDownFamily):
         return family.breakdown(encoder, rows)
     return Breakdown(family.names, np.arange(len(family.names)), family.design(rows).sparse())
@@ -204,7 +204,7 @@ class Found:
 
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """An update that a boosting learner proposes as it is: add size * c(x) to the label. Its shrinkage is its step."""
+    """An update that a boosting learner proposes, with its own shrinkage as the step: add size * c(x) to the label."""
 
     family: Family
     label: int
@@ -217,13 +217,13 @@ Learn = Callable[[FloatArray], Sequence[Family]]
 
 
 class Asks(Protocol):
-    """Makes new members from residuals of rows that may be anywhere: it finds them by passes."""
+    """Makes new members from residuals by passes over the rows, which may be anywhere."""
 
     def ask(self, asked: Asked) -> Sequence[Family]:
         """Return the new families."""
 
     def on(self, encoder: Any) -> Asks:
-        """Return the same learner for rows of another encoder; it has not learned anything."""
+        """Return a new learner of the same kind for rows of another encoder."""
 
 
 def answer(learner: Learn | Asks, asked: Asked, weight: FloatArray) -> Sequence[Family]:
@@ -298,7 +298,7 @@ class WeakLearner:
 
     @property
     def offers(self) -> Sequence[Offer]:
-        """What the learner proposed last, to be taken as it is; nothing from learners that do not boost."""
+        """The updates that a boosting learner proposed last; none from other learners."""
         return getattr(self.learner, "offers", ())
 
     @property
@@ -389,7 +389,7 @@ class WeakLearner:
 
 
 class Subpopulations(ABC):
-    """A hypothesis class C: says how to search itself on given rows. `A + B` is the union."""
+    """A hypothesis class C, which searches itself on given rows. `A + B` is the union."""
 
     #: Whether the members are known without a look at outcomes, from a sample of the rows.
     is_listed: ClassVar[bool] = False
@@ -403,7 +403,7 @@ class Subpopulations(ABC):
 
     @property
     def least_mass(self) -> float:
-        """Members worth fewer rows than this are left out."""
+        """Members with fewer effective rows than this are left out."""
         return 0.0
 
     def each(self) -> Sequence[Subpopulations]:
@@ -460,7 +460,7 @@ class OfColumns(Subpopulations):
 
 
 class OfSizes(Subpopulations):
-    """A class that lists groups and leaves out those worth fewer than min_mass rows."""
+    """A class that lists groups and leaves out those with fewer than min_mass effective rows."""
 
     is_listed = needs_no_matrix = True
     min_mass: float
@@ -479,21 +479,21 @@ class OfSizes(Subpopulations):
         return self.eased(lambda _: 0)
 
 
-# --- how many rows a group is worth, and which groups are too small to be examined ---------------------------------
+# --- the effective rows of a group, and which groups are too small to be examined ---------------------------------
 
 
 def masses_of(sample_weight: FloatArray) -> FloatArray:
-    """Return w and w^2 of every row, shape (n, 2): their sums over a group give the number of rows it is worth."""
+    """Return w and w^2 of every row, shape (n, 2): their sums over a group give its effective number of rows."""
     return np.column_stack([sample_weight, np.square(sample_weight)])
 
 
 def effective_rows(mass: FloatArray, square: FloatArray) -> FloatArray:
-    """Return n_eff(c) = (sum w c)^2 / sum w^2 c from the two sums: the rows a group is worth (spec 0)."""
+    """Return n_eff(c) = (sum w c)^2 / sum w^2 c from the two sums: the effective rows of a group (spec 0)."""
     return np.asarray(np.square(mass) / np.maximum(square, SMALLEST))
 
 
 def is_enough(worth: FloatArray, min_mass: float) -> NDArray[np.bool_]:
-    """Return which groups are worth min_mass rows; rounding does not count against 30 rows of weight 1/n each."""
+    """Return which groups have min_mass effective rows; 30 rows of weight 1/n are 30 in spite of rounding."""
     return np.asarray(worth >= max(min_mass * (1.0 - 1e-9), SMALLEST))
 
 
@@ -526,7 +526,7 @@ def require_members(names: Sequence[str], what: str, min_mass: float) -> None:
 
 
 def n_labels(Z: FloatArray) -> int:
-    """Return d: residuals on the simplex sum to zero over its labels; a scalar has one.
+    """Return d: residuals on the simplex sum to zero over its labels, scalar ones have one label.
 
     >>> n_labels(np.array([[0.3, -0.1, -0.2, 0.03]])), n_labels(np.array([[0.3, 0.1]]))
     (3, 1)
@@ -540,7 +540,7 @@ def n_labels(Z: FloatArray) -> int:
 
 
 def strongest(strength: FloatArray, Z: FloatArray) -> list[int]:
-    """Return which columns of the residuals Z are worth a member: all of few, else the strongest of each label.
+    """Return for which columns of the residuals Z members are made: all of few, else the strongest of each label.
 
     The columns run through the labels for one weight after the other. A block step combines each member with every
     weight, so members for all columns would add little, and its cost grows with the square of their number. Those that

@@ -1,7 +1,7 @@
 """Columns as bins: every feature becomes small ordered integers, once, the same on every new X.
 
 Level 1 holds missing values (and those unseen in fitting), the levels from 2 on the categories or the bins. A value
-that is worth more than an even share of a column's bins gets a bin of its own and does not crowd out the others.
+that holds more than an even share of a column's rows gets a bin of its own and leaves the other bins to other values.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 #: Quantile bins are estimated from this many rows: the error of their shares is below the noise of any tree.
 BIN_ROWS = 200_000
-#: Categories worth fewer rows are not ordered by their mean residuals, which are noise.
+#: Categories with fewer effective rows are not ordered by their mean residuals, which are noise.
 LEAST_ORDERED = 100
 
 
@@ -152,7 +152,7 @@ class Orderly:
     """The bins of rows in all columns, whose categories go from the lowest mean residual to the highest.
 
     For one label and all rows, some cut of this order is the best split into any two sets of categories (Fisher). Means
-    of categories worth fewer than LEAST_ORDERED rows are noise, which a tree would then learn: these stay between.
+    of categories with fewer than LEAST_ORDERED effective rows are noise, which a tree would fit: these stay between.
     Several labels are ordered along the direction in which the means differ most.
     """
 

@@ -1,8 +1,8 @@
 """Families on code columns: subpopulations that are functions of small integers, as groups and thresholds are.
 
-A merged code column has up to thousands of joint levels, and a table over them says which groups each level belongs to.
-In an ONNX graph groups are looked up in the columns that they depend on, and no others: most depend on one or two of
-the merged ones, so that tables over these hold the same in far fewer numbers.
+A merged code column has up to thousands of joint levels, and a table maps them to groups. In an ONNX graph groups are
+looked up by only those columns that they depend on, mostly one or two of the merged ones: tables over these are far
+smaller.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from lowcal.data.inputs import check_positive
 from lowcal.data.onnx_graph import GraphColumns, GraphMatrix, Value
 from lowcal.kernels.products import Cholesky, by_row, product
 from lowcal.kernels.reference import Design, Matrix, pieces
-from lowcal.kernels.simplex import FloatArray, IntArray, leading
+from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray, leading
 from lowcal.subpopulations.base import (
     CLASSES,
     ENCODERS,
@@ -42,8 +42,8 @@ from lowcal.subpopulations.single_row import Evaluate, MemberRead, Read, Row, Ro
 
 #: Steepness of the sigmoid tried for every direction, in units of the score's standard deviation.
 STEEPNESS = (1.0, 3.0, 9.0)
-#: The largest finite number, and the smallest positive one.
-LARGEST, SMALLEST = float(np.finfo(float).max), float(np.finfo(float).smallest_subnormal)
+#: The largest finite number.
+LARGEST = float(np.finfo(float).max)
 
 #: What files may hold as features.
 FEATURES = Kinds("a feature", "Use Linear")
@@ -198,7 +198,7 @@ def learn_features(columns: ColumnChoice, X: Frame, sample_weight: FloatArray) -
 @CLASSES.register
 @dataclass(frozen=True)
 class Linear(OfColumns):
-    """_Sigmoids of linear functions; "none found" is relative to the ridge direction.
+    """Sigmoids of linear functions; "none found" is relative to the ridge direction.
 
     Parameters
     ----------
@@ -341,7 +341,7 @@ class Regressor(OfColumns):
             raise InvalidInput("Regressor has nothing to learn from: X has no column with values. Give it one.")
         w, number = sample_weight / sample_weight.sum(), count(1)
         seen, name = w > 0, " ".join(repr(self.estimator).split())
-        if self.columns is not None:  # so that those of a union are told apart
+        if self.columns is not None:  # so that the parts of a union have different names
             name += f" on {', '.join(encoder.names)}"
 
         def learn(Z: FloatArray) -> Sequence[Family]:

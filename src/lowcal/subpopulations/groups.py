@@ -1,7 +1,7 @@
 """Groups and Intersections: one subpopulation for each value of each column, and for each conjunction of values.
 
 The columns are compiled once into few code columns: attributes are merged while their joint levels stay few, every
-wanted conjunction lies inside one merged column, and a small table says which groups each joint level belongs to.
+wanted conjunction lies inside one merged column, and a small table maps joint levels to groups.
 No array of rows x groups is ever built.
 """
 
@@ -111,7 +111,7 @@ class Groups(_OfGroups):
     columns : names or positions; None is every column of X. A dictionary has cut points of numbers or dates as well:
         `{"age": [25, 40, 65], "sex": None}` has the groups age<=25, 25<age<=40, 40<age<=65 and age>65.
     n_bins : other numeric columns with more distinct values than this are cut at quantiles into this many bins.
-    min_mass : groups worth fewer rows than this are dropped.
+    min_mass : groups with fewer effective rows than this are dropped.
     everyone : whether the whole population is a member.
 
     Missing values form a group of their own; a value unseen in fitting belongs to no group of its column.
@@ -222,7 +222,7 @@ def _list_groups(
     weigh: LevelMasses,
     single: Sequence[FloatArray],
 ) -> CodeFamily:
-    """Return every group that is worth min_mass rows, the whole population first; `single` are the levels' masses."""
+    """Return every group of min_mass effective rows, the whole population first; `single` are the levels' masses."""
     shapes, depth = encoder.shapes, chosen.depth
     sizes = [prod(shape) for shape in shapes]
     tables = _Tables(sizes)

@@ -346,7 +346,7 @@ def _each(sample_weight: FloatArray) -> float | None:
 class Weighed(NamedTuple):
     """A column's levels, the level of every row, and sums of w and w^2 for each level.
 
-    Then what is said of levels that hold too few rows, and whether any holds enough.
+    Then the levels with too few rows, in words, and whether any level has enough.
     """
 
     levels: Levels
@@ -357,7 +357,7 @@ class Weighed(NamedTuple):
 
 
 def drop_rare(levels: Levels, X: Frame, weigh: LevelMasses, min_mass: float) -> Weighed:
-    """Return the levels without categories worth fewer than min_mass rows, which no group could hold."""
+    """Return the levels without categories of fewer than min_mass effective rows, which are in no group."""
     codes = levels.codes(X)
     mass = weigh(codes, levels.count)
     worth = effective_rows(*mass.T)

@@ -1,4 +1,4 @@
-"""Memberships: X itself says who belongs where, as an (n, m) array, data frame or sparse matrix of numbers in [0, 1].
+"""Memberships: X itself holds the memberships, as an (n, m) array, data frame or sparse matrix of numbers in [0, 1].
 
 Memberships that are all 0 or 1 are packed eight to a byte: a histogram of 256 bins gives the moments of eight groups.
 Booleans and bytes are packed as they are, and fractions stay in their own type: nothing becomes float64 as a whole.
@@ -53,7 +53,7 @@ class Memberships(OfSizes):
     Parameters
     ----------
     names : names of the subpopulations; None takes the column names of X.
-    min_mass : subpopulations worth fewer effective rows than this are dropped.
+    min_mass : subpopulations with fewer effective rows than this are dropped.
     everyone : whether the whole population is a member.
 
     >>> Memberships(["young", "old"])

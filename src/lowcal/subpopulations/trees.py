@@ -63,7 +63,7 @@ class Trees(OfColumns):
     max_depth : the largest number of conditions.
     columns : names or positions; None is every column.
     max_bins : the largest number of bins that a numeric feature is cut into, once.
-    min_mass : nodes worth fewer effective rows than this are not made.
+    min_mass : nodes with fewer effective rows than this are not made.
     n_trees : with more than one, each call boosts this many trees, and their sum is one signed member instead of nodes.
     shrinkage : the share of its fit that each boosted tree takes.
     geometry : how trees are boosted: least squares ("euclidean") or Newton steps in log odds ("mirror").
@@ -130,14 +130,14 @@ class _Learn:
 
     @property
     def growths(self) -> list[list[list[Forest]]]:
-        """All forests so far, in the order of the questions; those added before any question are its answers."""
+        """All forests so far, in the order of the calls; a resumed fit puts the first ones here beforehand."""
         return [self.grown]
 
     def ask(self, asked: Asked) -> Sequence[Family]:
         """Return the nodes of a tree for each residual, or the sum of a boosted forest for each label, in [-1, 1].
 
-        The first residuals are the plain ones of the labels, and a round combines what is found with all its weights.
-        So a residual that combines those seen last, such as a witness, gets the same sums again.
+        The first residuals are y - f, of each label, and a round combines what is found with all its weights. So a
+        linear combination of the residuals seen last, such as a witness, gets the same sums again.
         """
         if self.geometry is not None:
             if self.seen is None or not is_seen(asked, self.seen):
