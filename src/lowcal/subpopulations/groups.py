@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import combinations, pairwise
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -223,43 +222,58 @@ def _list_groups(
     single: Sequence[FloatArray],
 ) -> CodeFamily:
     """Return every group of min_mass effective rows, the whole population first; `single` are the levels' masses."""
-    shapes, depth = encoder.shapes, chosen.depth
-    sizes = [prod(shape) for shape in shapes]
-    tables = _Tables(sizes)
-    if chosen.everyone:
-        tables.add(0, 0, np.arange(sizes[0]), np.zeros(sizes[0], dtype=np.intp), [EVERYONE])
-    mass = cache(lambda k: weigh(rows[k], sizes[k]))
-    joint = cache(lambda k: np.unravel_index(np.arange(sizes[k]), shapes[k]))
-    home = _homes(encoder.plan, depth)
-    for size in range(1, min(depth, len(encoder.levels)) + 1):
-        for subset in combinations(range(len(encoder.levels)), size):
-            k = home[subset]
-            own = tuple(joint(k)[encoder.plan[k].index(column)] for column in subset)
-            key = own[0] if size == 1 else np.ravel_multi_index(own, encoder.shape(subset))
-            total = single[subset[0]] if size == 1 else histogram(key, mass(k), prod(encoder.shape(subset)))
-            tables.add(k, size, *_conjunctions(encoder, subset, key, total, chosen.min_mass))
-    return tables.family()
+    names, depths, used, tables = list[str](), list[int](), list[int](), list[DecodeTable]()
+    listed = set[tuple[int, ...]]()
+    for k, (merged, shape) in enumerate(zip(encoder.plan, encoder.shapes, strict=True)):
+        every = (subset for size in range(1, chosen.depth + 1) for subset in combinations(merged, size))
+        subsets, size = [subset for subset in every if subset not in listed], prod(shape)
+        listed.update(subsets)
+        joint = dict(zip(merged, np.unravel_index(np.arange(size), shape), strict=False))
+        mass = weigh(rows[k], size) if any(len(subset) > 1 for subset in subsets) else np.zeros((size, 0))
+        found = [_conjunctions(encoder, subset, joint, mass, single, chosen.min_mass) for subset in subsets]
+        if chosen.everyone and k == 0:
+            found.insert(0, _Conjunctions(0, np.arange(size), np.zeros(size, dtype=np.intp), [EVERYONE]))
+        if any(one.names for one in found):
+            names += [name for one in found for name in one.names]
+            depths += [one.depth for one in found for _ in one.names]
+            used.append(k)
+            tables.append(_table(found, size))
+    return CodeFamily(tuple(names), tuple(used), tuple(tables), tuple(depths))
 
 
-def _homes(plan: Plan, depth: int) -> dict[tuple[int, ...], int]:
-    """Return which merged column is the first to hold each set of up to `depth` columns.
+class _Conjunctions(NamedTuple):
+    """The groups of one set of columns: how many columns, pairs of a joint level and a group, and names."""
 
-    >>> _homes(((0, 1), (1, 2)), 2)
-    {(0,): 0, (1,): 0, (0, 1): 0, (2,): 1, (1, 2): 1}
-    """
-    found: dict[tuple[int, ...], int] = {}
-    for k, merged in enumerate(plan):
-        for size in range(1, depth + 1):
-            for subset in combinations(merged, size):
-                found.setdefault(subset, k)
-    return found
+    depth: int
+    levels: IntArray
+    groups: IntArray
+    names: list[str]
+
+
+def _table(found: Sequence[_Conjunctions], size: int) -> DecodeTable:
+    """Return the table that is 1 at the pairs of a merged column, no two alike; SciPy would look for repeats."""
+    counts = [len(one.names) for one in found]
+    levels = np.concatenate([one.levels for one in found], dtype=np.int32)
+    first = np.cumsum([0, *counts])[:-1]
+    groups = np.concatenate([one.groups + k for one, k in zip(found, first, strict=True)], dtype=np.int32)
+    order = np.argsort(levels, kind="stable")
+    starts = np.searchsorted(levels[order], np.arange(size + 1, dtype=np.int32)).astype(np.int32)
+    return DecodeTable(sparse.csr_array((np.ones(len(levels)), groups[order], starts), shape=(size, sum(counts))))
 
 
 def _conjunctions(
-    encoder: GroupEncoder, subset: tuple[int, ...], key: IntArray, total: FloatArray, min_mass: float
-) -> tuple[IntArray, IntArray, list[str]]:
-    """Return (merged level, group) pairs and names for one set of columns; total holds sums of w and w^2 a value."""
-    shape = encoder.shape(subset)
+    encoder: GroupEncoder,
+    subset: tuple[int, ...],
+    joint: Mapping[int, IntArray],
+    mass: FloatArray,
+    single: Sequence[FloatArray],
+    min_mass: float,
+) -> _Conjunctions:
+    """Return the groups of one set of columns; `mass` and `single` are sums of w and w^2 by joint and single levels."""
+    shape, key, total = encoder.shape(subset), joint[subset[0]], single[subset[0]]
+    if len(subset) > 1:
+        key = np.ravel_multi_index([joint[column] for column in subset], shape)
+        total = histogram(key, mass, prod(shape))
     keep = is_enough(effective_rows(total[:, 0], total[:, 1]), min_mass).reshape(shape)
     for axis in range(len(shape)):
         keep.swapaxes(0, axis)[UNSEEN] = False
@@ -269,38 +283,8 @@ def _conjunctions(
     each = [map(encoder.levels[k].name, v) for k, v in zip(subset, values, strict=True)]
     group = number[key]
     inside = np.flatnonzero(group >= 0)
-    return inside, group[inside], [" & ".join(names) for names in zip(*each, strict=True)]
-
-
-class _Tables:
-    """The decode tables under construction: (level, group) pairs, names and depths for each merged column."""
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        self.sizes = sizes
-        self.entries: list[list[tuple[IntArray, IntArray]]] = [[] for _ in sizes]
-        self.names: list[list[str]] = [[] for _ in sizes]
-        self.depths: list[list[int]] = [[] for _ in sizes]
-
-    def add(self, k: int, depth: int, levels: IntArray, groups: IntArray, names: Sequence[str]) -> None:
-        """Add groups of this depth to the merged column k; `groups` are numbered from 0 among those added."""
-        self.entries[k].append((levels, groups + len(self.names[k])))
-        self.names[k] += names
-        self.depths[k] += [depth] * len(names)
-
-    def family(self) -> CodeFamily:
-        """Return the finished family; merged columns without a group are left out."""
-        used = [k for k in range(len(self.sizes)) if self.names[k]]
-        names = tuple(name for k in used for name in self.names[k])
-        depths = tuple(depth for k in used for depth in self.depths[k])
-        return CodeFamily(names, tuple(used), tuple(self._table(k) for k in used), depths)
-
-    def _table(self, k: int) -> DecodeTable:
-        """Return the table that is 1 at the pairs of a merged column, no two alike; SciPy would look for repeats."""
-        levels, groups = (np.concatenate(each, dtype=np.int32) for each in zip(*self.entries[k], strict=True))
-        order = np.argsort(levels, kind="stable")
-        starts = np.searchsorted(levels[order], np.arange(self.sizes[k] + 1, dtype=np.int32)).astype(np.int32)
-        shape = (self.sizes[k], len(self.names[k]))
-        return DecodeTable(sparse.csr_array((np.ones(len(levels)), groups[order], starts), shape=shape))
+    names = [" & ".join(parts) for parts in zip(*each, strict=True)]
+    return _Conjunctions(len(subset), inside, group[inside], names)
 
 
 # --- which columns are merged ----------------------------------------------------------------------------------
