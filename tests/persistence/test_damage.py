@@ -496,6 +496,7 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("model", "model.n_features", 2.0, "n_features is 2.0"),
     ("model", "model.n_features", 2**31, "from 0 to 1.04858e"),
     ("model", "model.feature_names", ["a"], "list of 2 names"),
+    ("model", "model.settings", True, "an object with the keys"),
     ("model", "model.settings.random_state", "x", "random_state"),
     ("model", "model.settings.subpopulations", {"kind": "Regressor"}, "one of Linear, Groups"),
     ("model", "model.settings.subpopulations.kind", "Union", "keys kind, parts"),

@@ -139,9 +139,9 @@ def _name(base: Any) -> Any:
 
 
 def _read_settings(at: Plain, cls: type) -> dict[str, Any]:
-    later = () if "cv" in at.value else ("cv",)  # files of 0.1 have no such setting
-    names = [name for name in cls._get_param_names() if name not in ("estimator", *later)]  # type: ignore[attr-defined]
-    given = dict(zip(names, at.fields(*names), strict=True))
+    names = [name for name in cls._get_param_names() if name not in ("estimator", "cv")]  # type: ignore[attr-defined]
+    # files of 0.1 have no cv
+    given = dict(zip((*names, "cv"), at.fields(*names, optional=("cv",)), strict=True))
     if not given["random_state"].is_null:
         given["random_state"].whole(0, 2**32 - 1)
     allowed = {"notion": NOTIONS, "subpopulations": CLASSES.known}

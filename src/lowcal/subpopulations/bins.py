@@ -222,20 +222,24 @@ class Orderly:
     def codes_after(self, place: IntArray) -> NDArray[Any]:
         """Return the bins of all rows after categories have changed places."""
         codes = self.codes.copy()
-        for k, start, count in zip(self.columns, self.starts, self.counts, strict=True):
-            new = place[start : start + count]
-            if (np.diff(new) < 0).any():
-                codes[:, k] = new.astype(codes.dtype)[self.codes[:, k]]
+        for k, new in self._moves(place):
+            codes[:, k] = new.astype(codes.dtype)[self.codes[:, k]]
         return codes
 
     def levels_after(self, place: IntArray) -> tuple[Levels, ...]:
         """Return the levels of all columns after categories have changed places."""
         levels = list(self.levels)
-        for k, start, count in zip(self.columns, self.starts, self.counts, strict=True):
-            new, categories = place[start + FIRST : start + count] - FIRST, levels[k].categories or ()
-            if (np.diff(new) < 0).any():
-                levels[k] = replace(levels[k], categories=tuple(categories[j] for j in np.argsort(new)))
+        for k, new in self._moves(place):
+            categories = levels[k].categories or ()
+            levels[k] = replace(levels[k], categories=tuple(categories[j] for j in np.argsort(new[FIRST:])))
         return tuple(levels)
+
+    def _moves(self, place: IntArray) -> Iterator[tuple[int, IntArray]]:
+        """Yield the columns whose categories change places, and the new place of each level."""
+        for k, start, count in zip(self.columns, self.starts, self.counts, strict=True):
+            new = place[start : start + count]
+            if (np.diff(new) < 0).any():
+                yield k, new
 
 
 def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[float, ...]:

@@ -174,15 +174,14 @@ class Levels:
     @classmethod
     def from_dict(cls, at: Plain) -> Levels:
         """Return the levels of plain data."""
-        is_date = type(at.value) is dict and "is_date" in at.value  # written for dates alone, as true
-        column, categories, cuts, *dates = at.fields("column", "categories", "cuts", *(["is_date"] if is_date else []))
-        inner = cuts.increasing()
+        column, categories, cuts, date = at.fields("column", "categories", "cuts", optional=("is_date",))
+        inner, is_date = cuts.increasing(), not date.is_null  # written for dates alone, as true
         levels = cls(column.text(), None if categories.is_null else categories.labels(), tuple(inner.tolist()), is_date)
         if len(inner) and levels.categories is not None:
             cuts.refuse("empty beside categories")
         seconds: Any = levels.cuts if levels.categories is None else levels.categories
         are_moments = all(type(value) in (int, float) and abs(value) <= MOST_SECONDS for value in seconds)
-        if is_date and not (dates[0].value is True and are_moments):
+        if is_date and not (date.value is True and are_moments):
             at.refuse("levels of dates: seconds since 1970")
         return levels
 
