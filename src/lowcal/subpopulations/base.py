@@ -226,11 +226,6 @@ class Asks(Protocol):
         """Return a new learner of the same kind for rows of another encoder."""
 
 
-def answer(learner: Learn | Asks, asked: Asked, weight: FloatArray) -> Sequence[Family]:
-    """Ask a learner; one that needs all residuals at once gets them weighted."""
-    return learner(weight[:, None] * asked.all()) if callable(learner) else learner.ask(asked)
-
-
 class LeftOut(NamedTuple):
     """Groups that hold too few rows to be examined, in words, and the columns of which no group is examined at all."""
 
@@ -331,7 +326,13 @@ class WeakLearner:
         if self.learner is None:
             return ()
         self.n_calls += 1
-        return answer(self.learner, Asked(rows, residuals), self.weight)
+        return self.answer(Asked(rows, residuals))
+
+    def answer(self, asked: Asked) -> Sequence[Family]:
+        """Ask the learner, if there is one; a plain function gets the matrix of all residuals, weighted."""
+        if callable(self.learner):
+            return self.learner(self.weight[:, None] * asked.all())
+        return () if self.learner is None else self.learner.ask(asked)
 
     @cached_property
     def _here(self) -> Here:

@@ -255,17 +255,13 @@ class Members(PlainFields):
 
     def design(self, rows: Bits | AnyArray | sparse.csr_array) -> Design:
         """Return the memberships in the form in which the rows hold them."""
-        if isinstance(rows, Bits):
-            return self._unpack(rows.packed)
+        if isinstance(rows, Bits):  # consecutive members of one byte share its histogram
+            runs = [(byte, tuple(j % 8 for j in run)) for byte, run in groupby(self.columns, lambda j: j // 8)]
+            return Codes(tuple(rows.packed[byte] for byte, _ in runs), tuple(_table(bits) for _, bits in runs))
         if isinstance(rows, np.ndarray):
             C = rows if self.columns == tuple(range(rows.shape[1])) else rows[:, self.columns]
             return Matrix(C)
         return Matrix(sparse.csr_array(rows.tocsc()[:, list(self.columns)]))
-
-    def _unpack(self, packed: tuple[AnyArray, ...]) -> Codes:
-        """Return byte columns; consecutive members of one byte share its histogram."""
-        runs = [(packed[byte], tuple(j % 8 for j in run)) for byte, run in groupby(self.columns, lambda j: j // 8)]
-        return Codes(tuple(codes for codes, _ in runs), tuple(_table(bits) for _, bits in runs))
 
     def take(self, members: IntArray) -> Members:
         """Return some of the members."""

@@ -33,7 +33,6 @@ from lowcal.subpopulations.base import (
     Subpopulations,
     TupleEncoder,
     WeakLearner,
-    answer,
     breakdown_of,
     in_graph,
 )
@@ -87,11 +86,7 @@ class _LearnEach:
         self.learners = learners
 
     def ask(self, asked: Asked) -> Sequence[Family]:
-        found: list[Family] = []
-        for i, one in enumerate(self.learners):
-            if one.learner is not None:
-                found += [Part(i, family) for family in answer(one.learner, asked.of_part(i), one.weight)]
-        return found
+        return [Part(i, family) for i, one in enumerate(self.learners) for family in one.answer(asked.of_part(i))]
 
     def on(self, encoder: UnionEncoder) -> _LearnEach:
         parts = zip(self.learners, encoder.parts, strict=True)
