@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -72,17 +72,14 @@ class _OfGroups(OfSizes):
         """The columns, without their cut points."""
         return list(self.columns) if isinstance(self.columns, Mapping) else self.columns
 
-    def cuts(self, X: Frame) -> dict[str, Sequence[Any]]:
-        """Return the cut points of those columns that come with some."""
-        given = self.columns if isinstance(self.columns, Mapping) else {}
-        return {X.name_of(name): cuts for name, cuts in given.items() if cuts is not None}
-
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Compile the columns so that every conjunction lies inside one merged code column, and list the groups."""
         check_whole("depth", self.depth, 1)
         check_min_mass(self.min_mass)
         check_whole("n_bins", self.n_bins, 2)
-        weigh, found, cuts = LevelMasses(sample_weight), [], self.cuts(X)
+        given = self.columns if isinstance(self.columns, Mapping) else {}
+        cuts = {X.name_of(name): points for name, points in given.items() if points is not None}
+        weigh, found = LevelMasses(sample_weight), []
         for name in resolve(self.given_columns, X):
             column = X.column(name)
             every = cut_levels(column, cuts[name]) if name in cuts else learn_levels(column, self.n_bins, sample_weight)
