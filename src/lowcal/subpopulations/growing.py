@@ -44,6 +44,8 @@ LEAST_BEND = 0.01
 #: The compiled kernels are loaded from this many additions (rows x features x levels x trees) on: a fit grows some
 #: fifty trees, which then take NumPy about as long as loading takes (0.4 s).
 COMPILE_FROM = 500_000
+#: Features are searched together while their rows and histograms hold at most this many numbers, which stay in cache.
+AT_ONCE = 2 * CACHE
 #: The most conditions of a tree: the last of its levels has thousands of nodes.
 MOST_DEPTH = 12
 #: The histograms of a level, of as many trees as are grown together, hold at most this many numbers.
@@ -415,7 +417,7 @@ class LevelSums:
         counts, n_nodes = self.grown.request.counts[self.part], 2**self.depth
         own, ends, tables = codes[:, self.part], np.cumsum(counts), []
         most = max(len(codes), n_nodes * int(counts.max(initial=1))) * records.shape[1]
-        for some in pieces(len(counts), most * (CHUNK // CACHE)):
+        for some in pieces(len(counts), most * (CHUNK // AT_ONCE)):
             starts, bins = ends[some] - counts[some], int(counts[some].sum())
             cell = (node * bins)[:, None] + (starts - starts[0]) + own[:, some]
             sums = histogram(cell.ravel(), np.repeat(records, len(starts), axis=0), n_nodes * bins)
@@ -555,7 +557,7 @@ def _best_of_features(sums: FloatArray, counts: IntArray, min_mass: float, least
     ends = np.cumsum(counts)
     numbers = sums.shape[0] * int(counts.max(initial=1)) * sums.shape[2]
     found = []
-    for some in pieces(len(counts), numbers * (CHUNK // CACHE)):
+    for some in pieces(len(counts), numbers * (CHUNK // AT_ONCE)):
         own, most = counts[some], int(counts[some].max())
         first, last = ends[some][0] - own[0], ends[some][-1]
         if (own == most).all():
