@@ -14,8 +14,9 @@ import pytest
 
 import lowcal
 from lowcal import InvalidInput
+from lowcal.data.files.atomic import atomic_write
 from lowcal.errors import CannotWrite, LowcalError
-from lowcal.persistence import atomic_write, save
+from lowcal.persistence import save
 
 OLD, NEW = b"old", b"new and longer"
 
@@ -154,7 +155,7 @@ def test_where_nothing_can_be_written(path: Path) -> None:
 def test_killed_in_the_middle(path: Path) -> None:
     code = """
 import sys, time
-from lowcal.persistence import atomic_write
+from lowcal.data.files.atomic import atomic_write
 with atomic_write(sys.argv[1]) as file:
     file.write(b"new" * 100_000)
     file.flush()

@@ -297,19 +297,15 @@ def test_memberships_of_a_bare_array_are_one_matrix(is_packed, notion):
     predictor = multicalibrate(y, p, C, subpopulations=lowcal.Memberships(), notion=notion).predictor
     assert [port.name for port in session(to_onnx(predictor)).get_inputs()] == ["p", "X"]
     agree(predictor, p, new)
-    columns = {f"x{j}": new[:, j] for j in range(11)}
-    agree(replace(predictor), p, columns, matrix=False)
 
 
-def test_named_memberships_are_inputs_of_their_own_unless_a_matrix_is_wanted():
+def test_named_memberships_are_inputs_of_their_own():
     rng = np.random.default_rng(0)
     X = {"young": rng.random(400) < 0.5, "rich": rng.random(400)}
     y, p = (rng.random(400) < 0.3).astype(int), rng.random(400)
     predictor = multicalibrate(y, p, X, subpopulations=lowcal.Memberships()).predictor
+    assert [port.name for port in session(to_onnx(predictor)).get_inputs()] == ["p", "young", "rich"]
     agree(predictor, p, X)
-    run = session(to_onnx(predictor, matrix=True))
-    (served,) = run.run(None, {"p": p, "X": np.column_stack([X[name] for name in predictor.columns]).astype(float)})
-    np.testing.assert_allclose(served, predictor(p, X), rtol=0, atol=1e-12)
 
 
 def test_private_groups():
@@ -520,13 +516,13 @@ def test_without_updates_the_start_comes_back(n_classes):
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_rows_that_hardly_sum_to_one_are_normalised(n_classes):
-    data = small(n_classes)
-    predictor = fit(data, "groups", "degree-2", ("block", "euclidean")).predictor
-    p = np.column_stack([1 - data.p, data.p]) if n_classes == 2 else data.p
-    off = p * (1 + np.linspace(-9e-7, 0, len(p)))[:, None]
-    assert np.abs(predictor(off, data.X) - off).max() > 1e-4
-    served = serve(predictor, off, data.X, two_columns=n_classes == 2)
-    np.testing.assert_allclose(served, predictor(off, data.X), rtol=0, atol=1e-12)
+    X, y = numbers(n_classes)
+    base = LogisticRegression(C=1e-3).fit(X[:200], y[:200])
+    model = lowcal.MulticalibratedClassifier(FrozenEstimator(base), alpha=0.001, random_state=0).fit(X, y)
+    off = base.predict_proba(X) * (1 + np.linspace(-9e-7, 0, len(X)))[:, None]
+    expected = model.predictor_(off, X)
+    assert np.abs(expected - off).max() > 1e-4
+    np.testing.assert_allclose(serve(model, off, X), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -763,9 +759,6 @@ def test_a_base_model_feeds_the_start(n_classes):
     base = LogisticRegression().fit(X[:200], y[:200])
     model = lowcal.MulticalibratedClassifier(FrozenEstimator(base), random_state=0, max_updates=4).fit(X, y)
     np.testing.assert_allclose(serve(model, base.predict_proba(X), X), model.predict_proba(X), rtol=0, atol=1e-9)
-    if n_classes == 2:
-        narrow = serve(model, base.predict_proba(X)[:, 1], X, two_columns=False)
-        np.testing.assert_allclose(narrow, model.predict_proba(X)[:, 1], rtol=0, atol=1e-9)
 
 
 def test_a_classifier_on_a_frame_reads_columns_by_name():
@@ -865,11 +858,6 @@ def test_text_that_is_no_unicode_is_refused(place):
     predictor = multicalibrate(data.y, data.p, X, subpopulations=CLASSES["groups"], alpha=0.001).predictor
     with pytest.raises(InvalidInput, match=r"not valid Unicode"):
         to_onnx(predictor)
-
-
-def test_a_matrix_needs_numbers():
-    with pytest.raises(InvalidInput, match=r"matrix=True needs columns of numbers only, but 'city', 'code' hold text"):
-        to_onnx(fit(small(2), "groups", "degree-2", ("block", "euclidean")), matrix=True)
 
 
 @pytest.mark.parametrize(

@@ -358,7 +358,7 @@ def test_metadata_and_bytes(tmp_path: Path) -> None:
     persistence.save(fit.predictor, str(tmp_path / "b.json"), metadata=dict(reversed(given.items())))
     found = persistence.read(tmp_path / "a.json")
     wanted = {**given, "classes": ["no", "yes"], "n": 3}
-    assert found.metadata == persistence.read_metadata(tmp_path / "a.json") == wanted
+    assert found.metadata == wanted
     assert found.lowcal_version == lowcal.__version__
     assert type(found.model) is Predictor
     persistence.save(found.model, tmp_path / "c.json", metadata=found.metadata)
@@ -366,7 +366,7 @@ def test_metadata_and_bytes(tmp_path: Path) -> None:
     one, two = (json.loads((tmp_path / name).read_text(encoding="utf-8")) for name in ("a.json", "b.json"))
     assert one == two, "the order of keys does not change the checksum"
     persistence.save(fit.predictor, tmp_path / "a.json")
-    assert persistence.read_metadata(tmp_path / "a.json") == {}
+    assert persistence.read(tmp_path / "a.json").metadata == {}
 
 
 def test_another_process_predicts_the_same_bytes(tmp_path: Path) -> None:

@@ -517,7 +517,7 @@ def test_categories_of_a_fold_are_in_the_order_of_the_rows_outside():
     bins = whole.shared.bins
     for (fitted, _), codes in zip(dealt, ordered(whole, dealt), strict=True):
         outside = Side.of(whole.shared, outcomes, fitted)
-        place = bins.order(fitted, outside.outcomes.weight, outside.outcomes.residual())
+        place = bins.order_by(bins.sums(fitted, outside.outcomes.weight, outside.outcomes.residual()))
         np.testing.assert_array_equal(codes, bins.codes_after(place))
 
 

@@ -108,7 +108,7 @@ def ordered(values, weight, residual):
 def order(levels, codes, weight, residual):
     """The levels of a column after its categories were put in order."""
     column = Orderly((levels,), codes[:, None])
-    return column.levels_after(column.order(slice(None), weight, residual))[0]
+    return column.levels_after(column.order_by(column.sums(slice(None), weight, residual)))[0]
 
 
 def test_categories_go_from_the_lowest_mean_residual_to_the_highest():

@@ -25,7 +25,7 @@ from lowcal.subpopulations import (
     Trees,
     default_subpopulations,
 )
-from lowcal.subpopulations.base import MORE_RESIDUALS, MOST_RESIDUALS
+from lowcal.subpopulations.base import MOST_RESIDUALS
 from lowcal.subpopulations.union import Union
 
 N = 300
@@ -368,7 +368,7 @@ def test_many_residuals_get_the_strongest_members_of_each_label(kind):
     learner = kind.prepare(Table.of(COLUMNS), W)
     assert learner.learn(Z)
     members = len(learner.names) - 1
-    assert 5 <= members <= 5 + MORE_RESIDUALS
+    assert 5 <= members <= 5 + MOST_RESIDUALS // 2
     each = [kind.prepare(Table.of(COLUMNS), W) for _ in range(5)]
     for a, own in enumerate(each):  # what a call for one label alone finds is found here too
         own.learn(Z[:, [a]])

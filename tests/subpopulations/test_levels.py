@@ -220,7 +220,7 @@ def test_bins_are_found_by_comparison_or_search(n_cuts):
     values = np.concatenate([rng.normal(size=40_000), cuts, [np.nan, np.inf, -np.inf]])
     kind = np.min_scalar_type(len(cuts) + 2)
     expected = np.where(np.isnan(values), 1, np.searchsorted(cuts, values, side="left") + 2)
-    got = levels._bins(values, tuple(cuts), kind)
+    got = levels.bins_of(values, tuple(cuts), kind)
     assert got.dtype == kind
     np.testing.assert_array_equal(got, expected)
 

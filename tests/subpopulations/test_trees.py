@@ -16,10 +16,10 @@ from lowcal.data.frames import Table
 from lowcal.datasets import make_miscalibrated
 from lowcal.errors import InvalidInput
 from lowcal.subpopulations import Groups, Trees
-from lowcal.subpopulations.base import n_labels
+from lowcal.subpopulations.base import MOST_RESIDUALS, n_labels
 from lowcal.subpopulations.bins import Binned
 from lowcal.subpopulations.growing import Forest
-from lowcal.subpopulations.trees import OWN_TREES, TreeSum, combination_of
+from lowcal.subpopulations.trees import TreeSum, combination_of
 from lowcal.testing import check_subpopulations
 from study import multicalibrate
 from worlds import uniform
@@ -167,14 +167,14 @@ def test_nothing_to_split():
     assert empty.design().shape == (5, 1)
 
 
-@pytest.mark.parametrize("q", [1, 3, OWN_TREES, OWN_TREES + 1])
+@pytest.mark.parametrize("q", [1, 3, MOST_RESIDUALS, MOST_RESIDUALS + 1])
 def test_a_tree_for_each_residual_or_one_for_many(q):
     rng = np.random.default_rng(q)
     X = rng.normal(size=(500, 4))
     learner = Trees(max_depth=2, min_mass=10).prepare(Table.of(X), uniform(500))
     assert learner.learn(rng.normal(size=(500, q)))
     trees = {id(f.tree) for f in learner.families[1:]}
-    assert len(trees) <= (q if q <= OWN_TREES else 1)
+    assert len(trees) <= (q if q <= MOST_RESIDUALS else 1)
     assert learner.n_calls == 1
 
 

@@ -33,7 +33,7 @@ from lowcal.solve.runs import Candidate, Candidates, Fit, Record
 from lowcal.solve.stopping import Status
 from lowcal.subpopulations import CLASSES, Regressor
 
-__all__ = ["Saved", "atomic_write", "load", "read", "read_metadata", "save"]
+__all__ = ["Saved", "load", "read", "save"]
 
 T = TypeVar("T")
 
@@ -110,16 +110,6 @@ def load(path: str | os.PathLike[str], *, estimator: object = None) -> Any:
 
 def read(path: str | os.PathLike[str], *, estimator: object = None) -> Saved:
     """Return the model of a file, its metadata, and the version of lowcal that wrote it."""
-    return _read_file(path, lambda data: from_bytes(data, estimator))
-
-
-def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what was saved beside the model; the whole file is checked."""
-    return _read_file(path, lambda data: checked_json.read_document(data)["metadata"])
-
-
-def _read_file(path: str | os.PathLike[str], read: Callable[[bytes], T]) -> T:
-    """Read the bytes of a file of a size that can be a model's; errors name it."""
     place = Path(check_path(path))
     try:
         with open(place, "rb") as file:
@@ -133,7 +123,7 @@ def _read_file(path: str | os.PathLike[str], read: Callable[[bytes], T]) -> T:
     if len(data) > checked_json.MOST_BYTES:
         raise InvalidInput(f"{place} has more than {checked_json.MOST_BYTES >> 20} MiB, too much for a saved model.")
     try:
-        return read(data)
+        return from_bytes(data, estimator)
     except InvalidInput as error:
         kind = DamagedFile if isinstance(error, DamagedFile) else InvalidInput
         raise kind(sentence(f"{path} can't be loaded: {error}")) from error

@@ -33,7 +33,8 @@ from lowcal.notions.weights import Weight, cells_of_one_grid, graph_cells, graph
 from lowcal.rows.updates import Predictor, Term, Update
 from lowcal.solve.runs import Fit
 from lowcal.subpopulations.base import Encoder, Family, in_graph
-from lowcal.subpopulations.levels import levels_of
+from lowcal.subpopulations.features import FeatureEncoder
+from lowcal.subpopulations.levels import ByLevels
 from lowcal.subpopulations.memberships import MembershipEncoder
 from lowcal.subpopulations.single_row import are_numbered
 from lowcal.subpopulations.union import leaves
@@ -44,23 +45,16 @@ __all__ = ["to_onnx"]
 START, OUTPUT = "p", "probabilities"
 
 
-def to_onnx(
-    model: Any,
-    path: str | os.PathLike[str] | None = None,
-    *,
-    missing: str = "",
-    matrix: bool | None = None,
-    two_columns: bool | None = None,
-) -> Any:
+def to_onnx(model: Any, path: str | os.PathLike[str] | None = None, *, missing: str = "") -> Any:
     """Return a predictor as an ONNX model (`onnx.ModelProto`), and write it to a file if a path is given.
 
     Inputs of the graph, for n rows:
 
-    * `p`: the start probabilities, double, (n,) for two classes and (n, l) for l classes;
+    * `p`: the start probabilities, double, (n, l) for l classes; (n,) for two, unless the model is a classifier;
     * one input for each column that some update reads, under the column's own name, shape (n,). Numbers, whole numbers
       and booleans (0 and 1) are double, NaN if missing; text is string, `missing` if missing. A column that mixes
       text and numbers is text, numbers as `str` writes them. A value not met in fitting belongs to no group;
-    * or, with `matrix`, one input `X`, double, shape (n, columns), instead of these.
+    * or, for memberships and estimators fitted on a bare array, this array: one input `X`, double, (n, columns).
 
     The output `probabilities` is double, of the shape of `p`. Nothing is checked inside the graph: probabilities that
     `predict` refuses give something. A column whose name is empty or taken (`p`, `probabilities`) gets underscores at
@@ -79,11 +73,6 @@ def to_onnx(
         uniform start is built in and there is no `p`, unless no update reads a column.
     path : the file to write, replaced at once: a reader sees the old file or the new one.
     missing : the text that stands for a missing value in text columns: ONNX has none.
-    matrix : whether all columns come in one input `X` of numbers, in the order of `predictor.columns`; columns called
-        x0, x1, ..., as those of a bare array are, stand at these places. None: for memberships and estimators that
-        were fitted on a bare array.
-    two_columns : whether `p` and the output have the columns of both classes, (n, 2), in a binary problem. None: as
-        `predict_proba` for a classifier, (n,) otherwise.
 
     Raises InvalidInput for `Regressor(...)`, whose foreign models lowcal can't translate, and for a user's own families
     and weights that have no method `onnx`.
@@ -98,11 +87,11 @@ def to_onnx(
     ['p', 'g0', 'g1']
     """
     load_onnx()
-    source = _read(model, two_columns)
+    source = _read(model)
     if not isinstance(missing, str):
         raise InvalidInput(f"missing is the text that stands for a missing value, but {missing!r} was given.")
     try:
-        made = _build(source, missing, matrix)
+        made = _build(source, missing)
     except UnicodeEncodeError as error:
         raise InvalidInput(
             f"ONNX holds text as UTF-8, but {error.object!r} is not valid Unicode. Rename the column or category."
@@ -131,14 +120,13 @@ class _Source:
         return (d,) if d > 1 else (2,) if self.two_columns else ()
 
 
-def _read(model: Any, two_columns: bool | None) -> _Source:
+def _read(model: Any) -> _Source:
     """Return what a model exports."""
     if isinstance(model, Predictor | Fit):
         predictor, facts = (model.predictor, _facts(model)) if isinstance(model, Fit) else (model, {})
-        # only memberships say that they were fitted on a bare array
+        # only memberships know that they were fitted on a bare array
         is_bare = any(isinstance(part, MembershipEncoder) and part.named is None for part in leaves(predictor.encoder))
-        facts |= {"classes": _json(predictor.layout.classes)}
-        return _Source(predictor, bool(two_columns), is_bare=is_bare, facts=facts)
+        return _Source(predictor, is_bare=is_bare, facts=facts | {"classes": _json(predictor.layout.classes)})
     from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
 
     if not isinstance(model, MulticalibratedClassifier | MulticalibratedRegressor):
@@ -148,14 +136,12 @@ def _read(model: Any, two_columns: bool | None) -> _Source:
         )
     if "predictor_" not in vars(model):
         raise InvalidInput(f"This {type(model).__name__} is not fitted yet. Call fit first.")
-    predictor, is_numbered = model.predictor_, "feature_names_in_" not in vars(model)
-    is_bare = is_numbered and are_numbered(predictor.columns) and not text_columns(predictor.encoder)
-    source = _Source(predictor, is_uniform=model.estimator_ is None, is_bare=is_bare, facts=_facts(model.fit_))
+    is_bare = "feature_names_in_" not in vars(model) and are_numbered(model.predictor_.columns)
+    source = _Source(model.predictor_, is_uniform=model.estimator_ is None, is_bare=is_bare, facts=_facts(model.fit_))
     if isinstance(model, MulticalibratedRegressor):
         bounds = (float(model.bounds_[0]), float(model.bounds_[1]))
         return replace(source, bounds=bounds, facts=source.facts | {"bounds": _json(bounds)})
-    facts = source.facts | {"classes": _json(model.classes_.tolist())}
-    return replace(source, two_columns=two_columns is not False, facts=facts)
+    return replace(source, two_columns=True, facts=source.facts | {"classes": _json(model.classes_.tolist())})
 
 
 def _facts(fit: Fit) -> dict[str, str]:
@@ -167,19 +153,12 @@ def _json(value: Any) -> str:
     return json.dumps(value, default=lambda v: v.item() if isinstance(v, np.generic) else str(v))
 
 
-def _build(source: _Source, missing: str, matrix: bool | None) -> Any:
+def _build(source: _Source, missing: str) -> Any:
     """Return the model; a uniform start becomes an input where no other input has the number of rows."""
     predictor = source.predictor
     names, text = predictor.columns, text_columns(predictor.encoder)
-    places: dict[str, int] = {}  # of the columns in one matrix of numbers; empty: each column is an input of its own
-    if source.is_bare if matrix is None else matrix:
-        if text:
-            raise InvalidInput(
-                f"matrix=True needs columns of numbers only, but {', '.join(map(repr, sorted(text)[:5]))} hold text. "
-                "Leave matrix=None: each column is then an input of its own."
-            )
-        # the columns of a bare array are called x0, x1, ..., after their places
-        places = {name: int(name[1:]) if are_numbered(names) else k for k, name in enumerate(names)}
+    # the columns of a bare array are called x0, x1, ..., after their places in its one input
+    places = {name: int(name[1:]) for name in names} if source.is_bare and not text else {}
     inputs = {} if places else input_names(names, (START, OUTPUT))
     for uniform in [True, False] if source.is_uniform else [False]:
         graph = Graph([START, OUTPUT, MATRIX, *inputs.values()])
@@ -316,7 +295,8 @@ def move(graph: Graph, p: Value, delta: Value, d: int, geometry: Geometry) -> Va
 
 def text_columns(encoder: Encoder) -> frozenset[str]:
     """Return the columns that are given as text: some category is text, or there are none."""
-    known = levels_of(encoder)
+    readers = [part for part in leaves(encoder) if isinstance(part, ByLevels | FeatureEncoder)]
+    known = [levels for reader in readers for levels in reader.levels]
     text = {levels.column for levels in known if any(isinstance(c, str) for c in levels.categories or ())}
     silent = {levels.column for levels in known} - {levels.column for levels in known if levels.categories != ()}
     return frozenset(text | silent)

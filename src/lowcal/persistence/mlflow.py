@@ -37,7 +37,7 @@ mlflow.models.set_model(Calibrator())
 
 
 def log_model(model: Predictor | Fit, name: str, *, probability: str | Sequence[str] = "p", **options: Any) -> Any:
-    """Log a predictor, or that of a fit, to the active MLflow run; return what MLflow says of the logged model.
+    """Log a predictor, or that of a fit, to the active MLflow run; return its `ModelInfo`.
 
     Parameters
     ----------

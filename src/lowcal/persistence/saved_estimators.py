@@ -28,7 +28,7 @@ DTYPES = (
 
 
 class MissingBase(BaseEstimator):  # type: ignore[misc]
-    """Stands for a base model that was not saved: it can't predict, and says what to do."""
+    """Stands for a base model that was not saved: predicting raises an error that says what to do."""
 
     def __init__(self, name: str = "a model") -> None:
         self.name = name
@@ -108,7 +108,7 @@ def read(at: Plain, base: object) -> Any:
 
 
 def _base(name: Plain, base: Any, is_classifier: bool) -> Any:
-    """Return the base model to use: none, the one given, or one that says that it is missing; of folds, a list."""
+    """Return the base model to use: none, the one given, or a `MissingBase`; of folds, a list."""
     if name.is_null:
         if base is not None:
             raise InvalidInput("the model was learned from scratch and has no base model. Leave out estimator=")
@@ -139,9 +139,9 @@ def _name(base: Any) -> Any:
 
 
 def _read_settings(at: Plain, cls: type) -> dict[str, Any]:
-    later = () if "cv" in at.value else ("cv",)  # files of 0.1 have no such setting
-    names = [name for name in cls._get_param_names() if name not in ("estimator", *later)]  # type: ignore[attr-defined]
-    given = dict(zip(names, at.fields(*names), strict=True))
+    names = [name for name in cls._get_param_names() if name not in ("estimator", "cv")]  # type: ignore[attr-defined]
+    # files of 0.1 have no cv
+    given = dict(zip((*names, "cv"), at.fields(*names, optional=("cv",)), strict=True))
     if not given["random_state"].is_null:
         given["random_state"].whole(0, 2**32 - 1)
     allowed = {"notion": NOTIONS, "subpopulations": CLASSES.known}

@@ -19,7 +19,7 @@ from lowcal.rows.base import START, Local, Rows, Shard
 from lowcal.rows.memory import Memory
 from lowcal.subpopulations.asking import part_of_rows
 from lowcal.subpopulations.base import Encoded, Encoder, WeakLearner
-from lowcal.subpopulations.bins import BinEncoder, Binned, can_be_ordered, order_by_sums, recoded
+from lowcal.subpopulations.bins import BinEncoder, Binned, can_be_ordered, order_by_sums
 from lowcal.subpopulations.growing import shares
 from lowcal.subpopulations.levels import Levels
 from lowcal.subpopulations.union import UnionEncoder
@@ -39,9 +39,9 @@ def ordered(learner: WeakLearner, rows: Rows, others: Rows | None = None) -> tup
     places = list(_places(learner.encoder, ()))
     sums = rows.run(CategorySums(tuple(places))) if places else []
     after = [order_by_sums(place.levels, own) for place, own in zip(places, sums, strict=True)]
-    moves = [(place, new) for place, new in zip(places, after, strict=True) if new is not place.levels]
-    change = Reordered(tuple((p.part, p.column, _new_codes(p.levels, new)) for p, new in moves))
-    encoder = _with_levels(learner.encoder, {(p.part, p.column): new for p, new in moves}, ())
+    moves = [(p, new, codes) for p, (new, codes) in zip(places, after, strict=True) if new is not p.levels]
+    change = Reordered(tuple((p.part, p.column, codes) for p, _, codes in moves))
+    encoder = _with_levels(learner.encoder, {(p.part, p.column): new for p, new, _ in moves}, ())
     if moves:
         rows, others = rows.recoded(change), None if others is None else others.recoded(change)
     encoded = rows.whole.rows if isinstance(rows, Memory) else None
@@ -66,11 +66,6 @@ def _with_levels(encoder: Encoder, new: dict[tuple[tuple[int, ...], int], Levels
         levels = tuple(new.get((part, k), own) for k, own in enumerate(encoder.levels))
         return replace(encoder, levels=levels)
     return encoder
-
-
-def _new_codes(old: Levels, new: Levels) -> NDArray[Any]:
-    """Return the new code of every old one."""
-    return recoded(old, new, np.arange(new.count, dtype=np.min_scalar_type(new.count)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
-"""What a learner is asked, and the rows that answer: residuals are functions of a shard, so rows may live anywhere.
+"""The question to a learner: residuals as functions of a shard, and the rows, which may be anywhere.
 
-A learner that finds its members by sums has a method `ask` and takes passes over the rows. One that needs all residuals
-at once, as a matrix, is a plain function of it and gets it from rows that are in memory.
+A learner that finds its members by sums has a method `ask` and takes passes over the rows. One that needs the matrix of
+all residuals is a plain function of it; its rows must be in memory.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from lowcal.kernels.simplex import FloatArray, IntArray
 
 
 class Trail(Protocol):
-    """Numbers of every row that are found step by step, each step from those before it; rows keep the last few."""
+    """Numbers of every row, computed step by step, each step from the one before; rows keep the last few."""
 
     @property
     def before(self) -> Trail | None:
-        """The step before; None: this is the first."""
+        """The step before; None for the first."""
 
     @property
     def remembered(self) -> int:
-        """How many of the last steps are worth keeping."""
+        """How many of the last steps rows keep."""
 
     def advance(self, before: FloatArray | None, shard: Any) -> FloatArray:
         """Return the numbers of a shard from those before, shape (rows, k)."""
@@ -78,12 +78,12 @@ class Residuals(Protocol):
         """Return the residuals of these rows."""
 
     def follows(self, other: Residuals) -> bool:
-        """Whether these are known to be a combination of others, without a look at any row."""
+        """Whether these are known to be a linear combination of others, without reading any row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """Residuals that a learner is asked about, of some rows; the learner may read only a part of what is encoded."""
+    """Residuals of some rows, for which a learner is to find members; `part` is the part of the rows that it reads."""
 
     rows: Source
     residuals: Residuals
@@ -110,7 +110,7 @@ def part_of_rows(rows: Any, part: tuple[int, ...]) -> Any:
 
 
 class Here:
-    """Rows in one piece, as a source of their own; `numbers` says which of the first rows these are."""
+    """Rows in one piece, as a source of their own; `numbers` are their places among all rows."""
 
     def __init__(self, rows: Any, weight: FloatArray, numbers: IntArray | slice = slice(None)) -> None:
         self.rows, self.weight, self.numbers = rows, weight, numbers
@@ -127,7 +127,7 @@ class Here:
         return one.read(one(self), self, self.scale)
 
     def sample(self, rows: IntArray | None) -> Here:
-        """Return rows by their numbers, of which residuals alone are asked."""
+        """Return rows by their numbers, without their encoding: for residuals."""
         return self if rows is None else Here(None, self.weight[rows], rows)
 
     def at(self, trail: Trail) -> FloatArray:
@@ -160,5 +160,5 @@ class Given:
         return np.asarray(self.Z[shard.numbers])
 
     def follows(self, other: Residuals) -> bool:
-        """Nothing is known of residuals that are given."""
+        """Return False: residuals that are given as numbers are not compared."""
         return False

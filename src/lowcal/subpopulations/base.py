@@ -50,8 +50,8 @@ Residual: TypeAlias = Callable[[], FloatArray]
 
 #: The name of the whole population, and the table of its code column, which has one level.
 EVERYONE, _ONE = "everyone", DecodeTable(sparse.csr_array(np.ones((1, 1))))
-#: Up to this many residuals of one call get a member each; of more, the strongest of each label and of all.
-MOST_RESIDUALS, MORE_RESIDUALS = 16, 8
+#: Up to this many residuals get a member each; of more, the strongest of each label and half as many of all do.
+MOST_RESIDUALS = 16
 #: More groups of one column that are too small are counted instead of named: a report has a line for them.
 MOST_NAMED = 3
 
@@ -100,7 +100,7 @@ class Family(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ReadFor:
-    """What families are read for: the encoder whose rows they will see, and the values that they name by place."""
+    """What reading a family needs: the encoder of its rows, and the values that it refers to by their place."""
 
     encoder: Encoder
     shared: Sequence[Any]
@@ -130,7 +130,7 @@ def in_graph(family: Family, columns: GraphColumns, encoder: Encoder, numbers: i
 
 
 class Breakdown(NamedTuple):
-    """What members are made of on some rows, for explanations: c_j(x) is the sum of `matrix[x, k]`, `member[k] == j`.
+    """The parts of members on some rows, for explanations: c_j(x) is the sum of `matrix[x, k]`, `member[k] == j`.
 
     Parts of the same name are shown as one.
     """
@@ -149,12 +149,9 @@ class BrokenDownFamily(Protocol):
 
 
 def breakdown_of(family: Family, encoder: Encoder, rows: Encoded) -> Breakdown:
-    """Return the parts of a family's members on encoded rows: the members themselves, unless it knows better ones."""
-    return family.breakdown(encoder, rows) if isinstance(family, BrokenDownFamily) else members_of(family, rows)
-
-
-def members_of(family: Family, rows: Encoded) -> Breakdown:
-    """Return every member as a part of its own, under its name."""
+    """Return the parts of a family's members on encoded rows: the members themselves, unless it has others."""
+    if isinstance(family, BrokenDownFamily):
+        return family.breakdown(encoder, rows)
     return Breakdown(family.names, np.arange(len(family.names)), family.design(rows).sparse())
 
 
@@ -207,7 +204,7 @@ class Found:
 
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """An update that a boosting learner proposes as it is: add size * c(x) to the label. Its shrinkage is its step."""
+    """An update that a boosting learner proposes, with its own shrinkage as the step: add size * c(x) to the label."""
 
     family: Family
     label: int
@@ -220,18 +217,13 @@ Learn = Callable[[FloatArray], Sequence[Family]]
 
 
 class Asks(Protocol):
-    """Makes new members from residuals of rows that may be anywhere: it finds them by passes."""
+    """Makes new members from residuals by passes over the rows, which may be anywhere."""
 
     def ask(self, asked: Asked) -> Sequence[Family]:
         """Return the new families."""
 
     def on(self, encoder: Any) -> Asks:
-        """Return the same learner for rows of another encoder; it has not learned anything."""
-
-
-def answer(learner: Learn | Asks, asked: Asked, weight: FloatArray) -> Sequence[Family]:
-    """Ask a learner; one that needs all residuals at once gets them weighted."""
-    return learner(weight[:, None] * asked.all()) if callable(learner) else learner.ask(asked)
+        """Return a new learner of the same kind for rows of another encoder."""
 
 
 class LeftOut(NamedTuple):
@@ -288,12 +280,12 @@ class WeakLearner:
     @property
     def boosts(self) -> bool:
         """Whether the learner offers updates at its own shrinkage."""
-        return bool(getattr(self.learner, "boosts", False))
+        return self.geometry is not None
 
     @property
     def geometry(self) -> Geometry | None:
         """The geometry of the updates that the learner offers; None if it does not boost."""
-        return getattr(self.learner, "geometry", None) if self.boosts else None
+        return getattr(self.learner, "geometry", None)
 
     def start(self) -> WeakLearner:
         """Return the class of only those members that the learner starts with."""
@@ -301,7 +293,7 @@ class WeakLearner:
 
     @property
     def offers(self) -> Sequence[Offer]:
-        """What the learner proposed last, to be taken as it is; nothing from learners that do not boost."""
+        """The updates that a boosting learner proposed last; none from other learners."""
         return getattr(self.learner, "offers", ())
 
     @property
@@ -334,7 +326,13 @@ class WeakLearner:
         if self.learner is None:
             return ()
         self.n_calls += 1
-        return answer(self.learner, Asked(rows, residuals), self.weight)
+        return self.answer(Asked(rows, residuals))
+
+    def answer(self, asked: Asked) -> Sequence[Family]:
+        """Ask the learner, if there is one; a plain function gets the matrix of all residuals, weighted."""
+        if callable(self.learner):
+            return self.learner(self.weight[:, None] * asked.all())
+        return () if self.learner is None else self.learner.ask(asked)
 
     @cached_property
     def _here(self) -> Here:
@@ -392,7 +390,7 @@ class WeakLearner:
 
 
 class Subpopulations(ABC):
-    """A hypothesis class C: says how to search itself on given rows. `A + B` is the union."""
+    """A hypothesis class C, which searches itself on given rows. `A + B` is the union."""
 
     #: Whether the members are known without a look at outcomes, from a sample of the rows.
     is_listed: ClassVar[bool] = False
@@ -406,7 +404,7 @@ class Subpopulations(ABC):
 
     @property
     def least_mass(self) -> float:
-        """Members worth fewer rows than this are left out."""
+        """Members with fewer effective rows than this are left out."""
         return 0.0
 
     def each(self) -> Sequence[Subpopulations]:
@@ -463,7 +461,7 @@ class OfColumns(Subpopulations):
 
 
 class OfSizes(Subpopulations):
-    """A class that lists groups and leaves out those worth fewer than min_mass rows."""
+    """A class that lists groups and leaves out those with fewer than min_mass effective rows."""
 
     is_listed = needs_no_matrix = True
     min_mass: float
@@ -482,21 +480,21 @@ class OfSizes(Subpopulations):
         return self.eased(lambda _: 0)
 
 
-# --- how many rows a group is worth, and which groups are too small to be examined ---------------------------------
+# --- the effective rows of a group, and which groups are too small to be examined ---------------------------------
 
 
 def masses_of(sample_weight: FloatArray) -> FloatArray:
-    """Return w and w^2 of every row, shape (n, 2): their sums over a group give the number of rows it is worth."""
+    """Return w and w^2 of every row, shape (n, 2): their sums over a group give its effective number of rows."""
     return np.column_stack([sample_weight, np.square(sample_weight)])
 
 
 def effective_rows(mass: FloatArray, square: FloatArray) -> FloatArray:
-    """Return n_eff(c) = (sum w c)^2 / sum w^2 c from the two sums: the rows a group is worth (spec 0)."""
+    """Return n_eff(c) = (sum w c)^2 / sum w^2 c from the two sums: the effective rows of a group (spec 0)."""
     return np.asarray(np.square(mass) / np.maximum(square, SMALLEST))
 
 
 def is_enough(worth: FloatArray, min_mass: float) -> NDArray[np.bool_]:
-    """Return which groups are worth min_mass rows; rounding does not count against 30 rows of weight 1/n each."""
+    """Return which groups have min_mass effective rows; 30 rows of weight 1/n are 30 in spite of rounding."""
     return np.asarray(worth >= max(min_mass * (1.0 - 1e-9), SMALLEST))
 
 
@@ -529,7 +527,7 @@ def require_members(names: Sequence[str], what: str, min_mass: float) -> None:
 
 
 def n_labels(Z: FloatArray) -> int:
-    """Return d: residuals on the simplex sum to zero over its labels; a scalar has one.
+    """Return d: residuals on the simplex sum to zero over its labels, scalar ones have one label.
 
     >>> n_labels(np.array([[0.3, -0.1, -0.2, 0.03]])), n_labels(np.array([[0.3, 0.1]]))
     (3, 1)
@@ -543,7 +541,7 @@ def n_labels(Z: FloatArray) -> int:
 
 
 def strongest(strength: FloatArray, Z: FloatArray) -> list[int]:
-    """Return which columns of the residuals Z are worth a member: all of few, else the strongest of each label.
+    """Return for which columns of the residuals Z members are made: all of few, else the strongest of each label.
 
     The columns run through the labels for one weight after the other. A block step combines each member with every
     weight, so members for all columns would add little, and its cost grows with the square of their number. Those that
@@ -557,4 +555,4 @@ def strongest(strength: FloatArray, Z: FloatArray) -> list[int]:
         return list(range(len(strength)))
     d, order = n_labels(Z), np.argsort(-strength, kind="stable").tolist()
     of_label = {j % d: j for j in reversed(order)}
-    return sorted({*of_label.values(), *order[:MORE_RESIDUALS]})
+    return sorted({*of_label.values(), *order[: MOST_RESIDUALS // 2]})

@@ -1,7 +1,7 @@
 """Columns as bins: every feature becomes small ordered integers, once, the same on every new X.
 
 Level 1 holds missing values (and those unseen in fitting), the levels from 2 on the categories or the bins. A value
-that is worth more than an even share of a column's bins gets a bin of its own and does not crowd out the others.
+that holds more than an even share of a column's rows gets a bin of its own and leaves the other bins to other values.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 #: Quantile bins are estimated from this many rows: the error of their shares is below the noise of any tree.
 BIN_ROWS = 200_000
-#: Categories worth fewer rows are not ordered by their mean residuals, which are noise.
+#: Categories with fewer effective rows are not ordered by their mean residuals, which are noise.
 LEAST_ORDERED = 100
 
 
@@ -132,10 +132,14 @@ def learn_bins(column_name: str, X: Frame, max_bins: int, sample_weight: FloatAr
     return Levels(column.name, None, tuple(cuts), column.is_date)
 
 
-def order_by_sums(levels: Levels, sums: FloatArray) -> Levels:
-    """Return a column's levels in order (`Orderly`), by the sums of w, w^2 and w (y - f), shape (levels, 2 + d)."""
+def order_by_sums(levels: Levels, sums: FloatArray) -> tuple[Levels, NDArray[Any]]:
+    """Return a column's levels in order (`Orderly`) and the new code of each level; the same levels if none moves.
+
+    `sums` are those of w, w^2 and w (y - f) over each level, shape (levels, 2 + d).
+    """
     column = Orderly((levels,), np.zeros((0, 1), dtype=np.uint8))
-    return column.levels_after(column.order_by(np.vstack([sums, sums.sum(axis=0)])))[0]
+    place = column.order_by(np.vstack([sums, sums.sum(axis=0)]))
+    return column.levels_after(place)[0], place.astype(np.min_scalar_type(levels.count))
 
 
 def can_be_ordered(levels: Levels) -> bool:
@@ -143,24 +147,12 @@ def can_be_ordered(levels: Levels) -> bool:
     return len(levels.categories or ()) > 2
 
 
-def recoded(before: Levels, after: Levels, codes: NDArray[Any]) -> NDArray[Any]:
-    """Return the codes of a column after its categories have changed places.
-
-    >>> before, after = (Levels("a", categories, ()) for categories in (("x", "y"), ("y", "x")))
-    >>> recoded(before, after, np.array([1, 2, 3], dtype=np.uint8))
-    array([1, 3, 2], dtype=uint8)
-    """
-    place = {category: FIRST + k for k, category in enumerate(after.categories or ())}
-    new = [UNSEEN, MISSING, *(place[category] for category in before.categories or ())]
-    return np.asarray(np.array(new, dtype=codes.dtype)[codes])
-
-
 @dataclass(frozen=True, eq=False)
 class Orderly:
     """The bins of rows in all columns, whose categories go from the lowest mean residual to the highest.
 
     For one label and all rows, some cut of this order is the best split into any two sets of categories (Fisher). Means
-    of categories worth fewer than LEAST_ORDERED rows are noise, which a tree would then learn: these stay between.
+    of categories with fewer than LEAST_ORDERED effective rows are noise, which a tree would fit: these stay between.
     Several labels are ordered along the direction in which the means differ most.
     """
 
@@ -186,10 +178,6 @@ class Orderly:
     def places(self) -> IntArray:
         """The number of every such level in its column."""
         return np.arange(self.counts.sum()) - np.repeat(self.starts, self.counts)
-
-    def order(self, rows: IntArray | slice, weight: FloatArray, residual: FloatArray) -> IntArray:
-        """Return the new place of every level, by the weighted residuals of some rows."""
-        return self.order_by(self.sums(rows, weight, residual))
 
     def sums(self, rows: IntArray | slice, weight: FloatArray, residual: FloatArray) -> FloatArray:
         """Return the sums of weights, their squares and weighted residuals over each level, and over all rows."""
@@ -234,20 +222,24 @@ class Orderly:
     def codes_after(self, place: IntArray) -> NDArray[Any]:
         """Return the bins of all rows after categories have changed places."""
         codes = self.codes.copy()
-        for k, start, count in zip(self.columns, self.starts, self.counts, strict=True):
-            new = place[start : start + count]
-            if (np.diff(new) < 0).any():
-                codes[:, k] = new.astype(codes.dtype)[self.codes[:, k]]
+        for k, new in self._moves(place):
+            codes[:, k] = new.astype(codes.dtype)[self.codes[:, k]]
         return codes
 
     def levels_after(self, place: IntArray) -> tuple[Levels, ...]:
         """Return the levels of all columns after categories have changed places."""
         levels = list(self.levels)
-        for k, start, count in zip(self.columns, self.starts, self.counts, strict=True):
-            new, categories = place[start + FIRST : start + count] - FIRST, levels[k].categories or ()
-            if (np.diff(new) < 0).any():
-                levels[k] = replace(levels[k], categories=tuple(categories[j] for j in np.argsort(new)))
+        for k, new in self._moves(place):
+            categories = levels[k].categories or ()
+            levels[k] = replace(levels[k], categories=tuple(categories[j] for j in np.argsort(new[FIRST:])))
         return tuple(levels)
+
+    def _moves(self, place: IntArray) -> Iterator[tuple[int, IntArray]]:
+        """Yield the columns whose categories change places, and the new place of each level."""
+        for k, start, count in zip(self.columns, self.starts, self.counts, strict=True):
+            new = place[start : start + count]
+            if (np.diff(new) < 0).any():
+                yield k, new
 
 
 def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[float, ...]:

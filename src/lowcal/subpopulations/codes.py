@@ -1,8 +1,8 @@
 """Families on code columns: subpopulations that are functions of small integers, as groups and thresholds are.
 
-A merged code column has up to thousands of joint levels, and a table over them says which groups each level belongs to.
-In an ONNX graph groups are looked up in the columns that they depend on, and no others: most depend on one or two of
-the merged ones, so that tables over these hold the same in far fewer numbers.
+A merged code column has up to thousands of joint levels, and a table maps them to groups. In an ONNX graph groups are
+looked up by only those columns that they depend on, mostly one or two of the merged ones: tables over these are far
+smaller.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lowcal.data.checked_json import Numbers, Plain, Shares
 from lowcal.data.onnx_graph import GraphColumns, GraphEverybody, GraphLookUp, GraphMembers, Value
 from lowcal.kernels.reference import Codes, Cumulative, Decode, DecodeTable, Design
 from lowcal.kernels.simplex import IntArray
-from lowcal.subpopulations.base import FAMILIES, Breakdown, ReadFor, TupleEncoder, members_of
+from lowcal.subpopulations.base import FAMILIES, Breakdown, ReadFor, TupleEncoder
 from lowcal.subpopulations.single_row import CodeRead, Read, RowFacts
 
 #: More joint levels than this are refused: the groups would hold a row each, and their table would not fit.
@@ -113,7 +113,7 @@ class CodeFamily(LookUpFamily):
         for members, k, decode in self._by_column():
             if isinstance(decode, Cumulative):
                 names[members[0] : members[-1] + 1] = [f"thresholds: {encoder.columns[k]}"] * len(members)
-        return members_of(self, rows)._replace(names=names)
+        return Breakdown(names, np.arange(len(names)), self.design(rows).sparse())
 
     def onnx(self, columns: GraphColumns, encoder: CodeEncoder, numbers: int) -> Iterator[GraphMembers]:
         """Yield look-ups of code columns, or of the raw columns that were merged into them."""

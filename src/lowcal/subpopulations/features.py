@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from math import inf
+from math import copysign, isfinite, isnan
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -23,7 +23,7 @@ from lowcal.data.inputs import check_positive
 from lowcal.data.onnx_graph import GraphColumns, GraphMatrix, Value
 from lowcal.kernels.products import Cholesky, by_row, product
 from lowcal.kernels.reference import Design, Matrix, pieces
-from lowcal.kernels.simplex import FloatArray, IntArray, leading
+from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray, leading
 from lowcal.subpopulations.base import (
     CLASSES,
     ENCODERS,
@@ -42,8 +42,8 @@ from lowcal.subpopulations.single_row import Evaluate, MemberRead, Read, Row, Ro
 
 #: Steepness of the sigmoid tried for every direction, in units of the score's standard deviation.
 STEEPNESS = (1.0, 3.0, 9.0)
-#: The largest finite number, and the smallest positive one.
-LARGEST, SMALLEST = float(np.finfo(float).max), float(np.finfo(float).smallest_subnormal)
+#: The largest finite number.
+LARGEST = float(np.finfo(float).max)
 
 #: What files may hold as features.
 FEATURES = Kinds("a feature", "Use Linear")
@@ -71,9 +71,7 @@ class _ScaledColumn(PlainFields):
     def row_reader(self) -> Callable[[Row], Sequence[float]]:
         def read(row: Row) -> Sequence[float]:
             shifted = (number(row(self.column), self.column) - self.mean) / self.deviation
-            if -inf < shifted < inf:
-                return [shifted]
-            return [float(np.nan_to_num(shifted, nan=0.0, posinf=1e6, neginf=-1e6))]
+            return [shifted if isfinite(shifted) else 0.0 if isnan(shifted) else copysign(1e6, shifted)]
 
         return read
 
@@ -200,7 +198,7 @@ def learn_features(columns: ColumnChoice, X: Frame, sample_weight: FloatArray) -
 @CLASSES.register
 @dataclass(frozen=True)
 class Linear(OfColumns):
-    """_Sigmoids of linear functions; "none found" is relative to the ridge direction.
+    """Sigmoids of linear functions; "none found" is relative to the ridge direction.
 
     Parameters
     ----------
@@ -343,7 +341,7 @@ class Regressor(OfColumns):
             raise InvalidInput("Regressor has nothing to learn from: X has no column with values. Give it one.")
         w, number = sample_weight / sample_weight.sum(), count(1)
         seen, name = w > 0, " ".join(repr(self.estimator).split())
-        if self.columns is not None:  # so that those of a union are told apart
+        if self.columns is not None:  # so that the parts of a union have different names
             name += f" on {', '.join(encoder.names)}"
 
         def learn(Z: FloatArray) -> Sequence[Family]:

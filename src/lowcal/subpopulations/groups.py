@@ -1,7 +1,7 @@
 """Groups and Intersections: one subpopulation for each value of each column, and for each conjunction of values.
 
 The columns are compiled once into few code columns: attributes are merged while their joint levels stay few, every
-wanted conjunction lies inside one merged column, and a small table says which groups each joint level belongs to.
+wanted conjunction lies inside one merged column, and a small table maps joint levels to groups.
 No array of rows x groups is ever built.
 """
 
@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import combinations, pairwise
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -54,27 +53,48 @@ from lowcal.subpopulations.single_row import EncodedRow, Row, RowReader
 
 #: Attributes are merged into one code column up to this many joint levels: a table of that size stays in cache.
 MERGED_LEVELS = 1024
-#: For conjunctions fewer and larger tables, in the second cache, are faster, once there are many more rows than levels.
-MERGED_CONJUNCTIONS = 16_384
-ROWS_A_LEVEL = 16
+#: For conjunctions, tables up to this many times as large, in the second cache, are faster; a level has as many rows.
+MORE_LEVELS = 16
 
 Plan = tuple[tuple[int, ...], ...]
 
 
 class _OfGroups(OfSizes):
-    """A class of groups, whose columns may come with cut points."""
+    """A class of conjunctions of at most `depth` values of columns, which may come with cut points."""
 
     columns: ColumnChoice | CutPoints
+    depth: ClassVar[int] = 1
+    n_bins: int
+    everyone: bool
 
     @property
     def given_columns(self) -> ColumnChoice:
         """The columns, without their cut points."""
         return list(self.columns) if isinstance(self.columns, Mapping) else self.columns
 
-    def cuts(self, X: Frame) -> dict[str, Sequence[Any]]:
-        """Return the cut points of those columns that come with some."""
+    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+        """Compile the columns so that every conjunction lies inside one merged code column, and list the groups."""
+        check_whole("depth", self.depth, 1)
+        check_min_mass(self.min_mass)
+        check_whole("n_bins", self.n_bins, 2)
         given = self.columns if isinstance(self.columns, Mapping) else {}
-        return {X.name_of(name): cuts for name, cuts in given.items() if cuts is not None}
+        cuts = {X.name_of(name): points for name, points in given.items() if points is not None}
+        weigh, found = LevelMasses(sample_weight), []
+        for name in resolve(self.given_columns, X):
+            column = X.column(name)
+            every = cut_levels(column, cuts[name]) if name in cuts else learn_levels(column, self.n_bins, sample_weight)
+            found.append(drop_rare(every, X, weigh, self.min_mass))
+        limit = MERGED_LEVELS
+        if self.depth > 1:
+            limit = min(max(MERGED_LEVELS, X.n_rows // MORE_LEVELS), MORE_LEVELS * MERGED_LEVELS)
+        levels = tuple(column.levels for column in found)
+        encoder = GroupEncoder(levels, cover([level.count for level in levels], self.depth, limit))
+        rows = encoder.merge([column.codes for column in found], X.n_rows)
+        family = _list_groups(self, encoder, rows, weigh, [column.mass for column in found])
+        require_members(family.names, "The class of groups", self.min_mass)
+        rare = tuple(group for column in found for group in column.rare)
+        silent = tuple(column.levels.column for column in found if column.rare and not column.is_examined)
+        return WeakLearner(encoder, rows, sample_weight, [family], left_out=LeftOut(rare, silent))
 
 
 @CLASSES.register
@@ -87,7 +107,7 @@ class Groups(_OfGroups):
     columns : names or positions; None is every column of X. A dictionary has cut points of numbers or dates as well:
         `{"age": [25, 40, 65], "sex": None}` has the groups age<=25, 25<age<=40, 40<age<=65 and age>65.
     n_bins : other numeric columns with more distinct values than this are cut at quantiles into this many bins.
-    min_mass : groups worth fewer rows than this are dropped.
+    min_mass : groups with fewer effective rows than this are dropped.
     everyone : whether the whole population is a member.
 
     Missing values form a group of their own; a value unseen in fitting belongs to no group of its column.
@@ -100,10 +120,6 @@ class Groups(_OfGroups):
     n_bins: int = 5
     min_mass: float = 30
     everyone: bool = True
-
-    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
-        """Compile the columns into merged code columns and list the groups."""
-        return _bind(self, 1, X, sample_weight)
 
 
 @CLASSES.register
@@ -118,15 +134,10 @@ class Intersections(_OfGroups):
     """
 
     columns: ColumnChoice | CutPoints = None
-    depth: int = 2
+    depth: int = 2  # type: ignore[misc]
     n_bins: int = 5
     min_mass: float = 30
     everyone: bool = True
-
-    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
-        """Compile the columns so that every conjunction lies inside one merged code column."""
-        check_whole("depth", self.depth, 1)
-        return _bind(self, self.depth, X, sample_weight)
 
 
 @ENCODERS.register
@@ -200,73 +211,66 @@ class GroupEncoder(CodeEncoder, ByLevels):
         return cls(levels, merged)
 
 
-def _bind(chosen: Groups | Intersections, depth: int, X: Frame, sample_weight: FloatArray) -> WeakLearner:
-    check_min_mass(chosen.min_mass)
-    check_whole("n_bins", chosen.n_bins, 2)
-    weigh, found, cuts = LevelMasses(sample_weight), [], chosen.cuts(X)
-    for name in resolve(chosen.given_columns, X):
-        column = X.column(name)
-        every = cut_levels(column, cuts[name]) if name in cuts else learn_levels(column, chosen.n_bins, sample_weight)
-        found.append(drop_rare(every, X, weigh, chosen.min_mass))
-    limit = MERGED_LEVELS
-    if depth > 1:
-        limit = min(max(MERGED_LEVELS, X.n_rows // ROWS_A_LEVEL), MERGED_CONJUNCTIONS)
-    levels = tuple(column.levels for column in found)
-    encoder = GroupEncoder(levels, cover([level.count for level in levels], depth, limit))
-    rows = encoder.merge([column.codes for column in found], X.n_rows)
-    family = _list_groups(chosen, depth, encoder, rows, weigh, [column.mass for column in found])
-    require_members(family.names, "The class of groups", chosen.min_mass)
-    rare = tuple(group for column in found for group in column.rare)
-    silent = tuple(column.levels.column for column in found if column.rare and not column.is_examined)
-    return WeakLearner(encoder, rows, sample_weight, [family], left_out=LeftOut(rare, silent))
-
-
 def _list_groups(
-    chosen: Groups | Intersections,
-    depth: int,
+    chosen: _OfGroups,
     encoder: GroupEncoder,
     rows: Sequence[IntArray],
     weigh: LevelMasses,
     single: Sequence[FloatArray],
 ) -> CodeFamily:
-    """Return every group that is worth min_mass rows, the whole population first; `single` are the levels' masses."""
-    shapes = encoder.shapes
-    sizes = [prod(shape) for shape in shapes]
-    tables = _Tables(sizes)
-    if chosen.everyone:
-        tables.add(0, 0, np.arange(sizes[0]), np.zeros(sizes[0], dtype=np.intp), [EVERYONE])
-    mass = cache(lambda k: weigh(rows[k], sizes[k]))
-    joint = cache(lambda k: np.unravel_index(np.arange(sizes[k]), shapes[k]))
-    home = _homes(encoder.plan, depth)
-    for size in range(1, min(depth, len(encoder.levels)) + 1):
-        for subset in combinations(range(len(encoder.levels)), size):
-            k = home[subset]
-            own = tuple(joint(k)[encoder.plan[k].index(column)] for column in subset)
-            key = own[0] if size == 1 else np.ravel_multi_index(own, encoder.shape(subset))
-            total = single[subset[0]] if size == 1 else histogram(key, mass(k), prod(encoder.shape(subset)))
-            tables.add(k, size, *_conjunctions(encoder, subset, key, total, chosen.min_mass))
-    return tables.family()
+    """Return every group of min_mass effective rows, the whole population first; `single` are the levels' masses."""
+    names, depths, used, tables = list[str](), list[int](), list[int](), list[DecodeTable]()
+    listed = set[tuple[int, ...]]()
+    for k, (merged, shape) in enumerate(zip(encoder.plan, encoder.shapes, strict=True)):
+        every = (subset for size in range(1, chosen.depth + 1) for subset in combinations(merged, size))
+        subsets, size = [subset for subset in every if subset not in listed], prod(shape)
+        listed.update(subsets)
+        joint = dict(zip(merged, np.unravel_index(np.arange(size), shape), strict=False))
+        mass = weigh(rows[k], size) if any(len(subset) > 1 for subset in subsets) else np.zeros((size, 0))
+        found = [_conjunctions(encoder, subset, joint, mass, single, chosen.min_mass) for subset in subsets]
+        if chosen.everyone and k == 0:
+            found.insert(0, _Conjunctions(0, np.arange(size), np.zeros(size, dtype=np.intp), [EVERYONE]))
+        if any(one.names for one in found):
+            names += [name for one in found for name in one.names]
+            depths += [one.depth for one in found for _ in one.names]
+            used.append(k)
+            tables.append(_table(found, size))
+    return CodeFamily(tuple(names), tuple(used), tuple(tables), tuple(depths))
 
 
-def _homes(plan: Plan, depth: int) -> dict[tuple[int, ...], int]:
-    """Return which merged column is the first to hold each set of up to `depth` columns.
+class _Conjunctions(NamedTuple):
+    """The groups of one set of columns: how many columns, pairs of a joint level and a group, and names."""
 
-    >>> _homes(((0, 1), (1, 2)), 2)
-    {(0,): 0, (1,): 0, (0, 1): 0, (2,): 1, (1, 2): 1}
-    """
-    found: dict[tuple[int, ...], int] = {}
-    for k, merged in enumerate(plan):
-        for size in range(1, depth + 1):
-            for subset in combinations(merged, size):
-                found.setdefault(subset, k)
-    return found
+    depth: int
+    levels: IntArray
+    groups: IntArray
+    names: list[str]
+
+
+def _table(found: Sequence[_Conjunctions], size: int) -> DecodeTable:
+    """Return the table that is 1 at the pairs of a merged column, no two alike; SciPy would look for repeats."""
+    counts = [len(one.names) for one in found]
+    levels = np.concatenate([one.levels for one in found], dtype=np.int32)
+    first = np.cumsum([0, *counts])[:-1]
+    groups = np.concatenate([one.groups + k for one, k in zip(found, first, strict=True)], dtype=np.int32)
+    order = np.argsort(levels, kind="stable")
+    starts = np.searchsorted(levels[order], np.arange(size + 1, dtype=np.int32)).astype(np.int32)
+    return DecodeTable(sparse.csr_array((np.ones(len(levels)), groups[order], starts), shape=(size, sum(counts))))
 
 
 def _conjunctions(
-    encoder: GroupEncoder, subset: tuple[int, ...], key: IntArray, total: FloatArray, min_mass: float
-) -> tuple[IntArray, IntArray, list[str]]:
-    """Return (merged level, group) pairs and names for one set of columns; total holds sums of w and w^2 a value."""
-    shape = encoder.shape(subset)
+    encoder: GroupEncoder,
+    subset: tuple[int, ...],
+    joint: Mapping[int, IntArray],
+    mass: FloatArray,
+    single: Sequence[FloatArray],
+    min_mass: float,
+) -> _Conjunctions:
+    """Return the groups of one set of columns; `mass` and `single` are sums of w and w^2 by joint and single levels."""
+    shape, key, total = encoder.shape(subset), joint[subset[0]], single[subset[0]]
+    if len(subset) > 1:
+        key = np.ravel_multi_index([joint[column] for column in subset], shape)
+        total = histogram(key, mass, prod(shape))
     keep = is_enough(effective_rows(total[:, 0], total[:, 1]), min_mass).reshape(shape)
     for axis in range(len(shape)):
         keep.swapaxes(0, axis)[UNSEEN] = False
@@ -276,38 +280,8 @@ def _conjunctions(
     each = [map(encoder.levels[k].name, v) for k, v in zip(subset, values, strict=True)]
     group = number[key]
     inside = np.flatnonzero(group >= 0)
-    return inside, group[inside], [" & ".join(names) for names in zip(*each, strict=True)]
-
-
-class _Tables:
-    """The decode tables under construction: (level, group) pairs, names and depths for each merged column."""
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        self.sizes = sizes
-        self.entries: list[list[tuple[IntArray, IntArray]]] = [[] for _ in sizes]
-        self.names: list[list[str]] = [[] for _ in sizes]
-        self.depths: list[list[int]] = [[] for _ in sizes]
-
-    def add(self, k: int, depth: int, levels: IntArray, groups: IntArray, names: Sequence[str]) -> None:
-        """Add groups of this depth to the merged column k; `groups` are numbered from 0 among those added."""
-        self.entries[k].append((levels, groups + len(self.names[k])))
-        self.names[k] += names
-        self.depths[k] += [depth] * len(names)
-
-    def family(self) -> CodeFamily:
-        """Return the finished family; merged columns without a group are left out."""
-        used = [k for k in range(len(self.sizes)) if self.names[k]]
-        names = tuple(name for k in used for name in self.names[k])
-        depths = tuple(depth for k in used for depth in self.depths[k])
-        return CodeFamily(names, tuple(used), tuple(self._table(k) for k in used), depths)
-
-    def _table(self, k: int) -> DecodeTable:
-        """Return the table that is 1 at the pairs of a merged column, no two alike; SciPy would look for repeats."""
-        levels, groups = (np.concatenate(each, dtype=np.int32) for each in zip(*self.entries[k], strict=True))
-        order = np.argsort(levels, kind="stable")
-        starts = np.searchsorted(levels[order], np.arange(self.sizes[k] + 1, dtype=np.int32)).astype(np.int32)
-        shape = (self.sizes[k], len(self.names[k]))
-        return DecodeTable(sparse.csr_array((np.ones(len(levels)), groups[order], starts), shape=shape))
+    names = [" & ".join(parts) for parts in zip(*each, strict=True)]
+    return _Conjunctions(len(subset), inside, group[inside], names)
 
 
 # --- which columns are merged ----------------------------------------------------------------------------------
@@ -328,8 +302,11 @@ def cover(counts: Sequence[int], depth: int, limit: int = MERGED_LEVELS) -> Plan
     if depth == 1 or len(counts) < 2:
         return tuple(_first_fit(counts, limit)) or ((),)
     wanted = list(combinations(range(len(counts)), min(depth, len(counts))))
-    uncovered = _Uncovered(wanted, len(counts))
-    return tuple(tuple(sorted(_grow(subset, uncovered, counts, limit))) for subset in wanted if subset in uncovered)
+    left: list[set[tuple[int, ...]]] = [set() for _ in counts]
+    for subset in wanted:
+        for k in subset:
+            left[k].add(subset)
+    return tuple(_grow(subset, left, counts, limit) for subset in wanted if subset in left[subset[0]])
 
 
 def _first_fit(counts: Sequence[int], limit: int) -> list[tuple[int, ...]]:
@@ -347,42 +324,27 @@ def _first_fit(counts: Sequence[int], limit: int) -> list[tuple[int, ...]]:
     return [tuple(chosen) for chosen in sets]
 
 
-class _Uncovered:
-    """The wanted subsets that no set holds yet, by the columns in them."""
+def _grow(
+    start: tuple[int, ...], left: Sequence[set[tuple[int, ...]]], counts: Sequence[int], limit: int
+) -> tuple[int, ...]:
+    """Return a set that holds `start`, then each time the column that covers the most subsets while levels stay few.
 
-    def __init__(self, wanted: Sequence[tuple[int, ...]], n_columns: int) -> None:
-        self._left = set(wanted)
-        self._by_column: list[list[tuple[int, ...]]] = [[] for _ in range(n_columns)]
-        for subset in wanted:
-            for k in subset:
-                self._by_column[k].append(subset)
-
-    def __contains__(self, subset: tuple[int, ...]) -> bool:
-        return subset in self._left
-
-    def add(self, column: int, chosen: set[int]) -> list[int]:
-        """Add a column to the chosen ones; return, for each subset that now lacks a single column, that column."""
-        chosen.add(column)
-        self._by_column[column] = [subset for subset in self._by_column[column] if subset in self._left]
-        lacking = []
-        for subset in self._by_column[column]:
-            lacks = [k for k in subset if k not in chosen]
-            if len(lacks) == 1:
-                lacking += lacks
-            elif not lacks:
-                self._left.remove(subset)
-        return lacking
-
-
-def _grow(start: tuple[int, ...], uncovered: _Uncovered, counts: Sequence[int], limit: int) -> set[int]:
-    """Return a set that holds `start`, then each time the column that covers the most subsets while levels stay few."""
+    `left` are the subsets that no set holds yet, by the columns in them; those that this set holds are removed.
+    """
     chosen: set[int] = set()
     gains: Counter[int] = Counter()
-    for column in start:
-        gains.update(uncovered.add(column, chosen))
-    room = limit // max(1, prod(counts[k] for k in start))
-    while fitting := [k for k in gains if k not in chosen and counts[k] <= room]:
-        best = min(fitting, key=lambda k: (-gains[k], k))
-        gains.update(uncovered.add(best, chosen))
-        room //= max(1, counts[best])
-    return chosen
+    room, wanted = limit, list(start)
+    while wanted:
+        column = wanted.pop()
+        chosen.add(column)
+        room //= max(1, counts[column])
+        for subset in list(left[column]):
+            lacks = [k for k in subset if k not in chosen]
+            if len(lacks) == 1:
+                gains[lacks[0]] += 1
+            elif not lacks:
+                for k in subset:
+                    left[k].remove(subset)
+        if not wanted and (fitting := [k for k in gains if k not in chosen and counts[k] <= room]):
+            wanted = [min(fitting, key=lambda k: (-gains[k], k))]
+    return tuple(sorted(chosen))

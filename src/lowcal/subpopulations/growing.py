@@ -2,14 +2,14 @@
 
 A forest is boosted: each tree is grown on what the ones before, shrunk, left of the residuals. In the Euclidean
 geometry that is least squares. In the mirror geometry the trees are Newton steps of the log loss in log odds: the
-residual z = y - f of a 0/1 outcome tells both, y = [z > 0] and f = y - z.
+residual z = y - f of a 0/1 outcome gives both, y = [z > 0] and f = y - z.
 
-Every term that is added up (the share w of the largest weight, w^2, w times the bend, w z) is first rounded to a
+Every term that is added up (the weight w over the largest, w^2, w times the curvature, w z) is first rounded to a
 multiple of a power of two, so coarse that the sums of all rows are exact. So histograms do not depend on the order of
 the rows, those of pieces add up to those of the whole, and a node is its parent minus its sibling, to the last bit. For
 n <= 2^b rows a term is off by at most 2^(b - 52) of the largest one (in the mirror geometry by 2^-46 more, as the
-logistic function is our own). Squares are rounded up, by twice that: rows lighter than about 2^(b/2 - 26) of the
-heaviest count for fewer effective rows than they are worth.
+logistic function is our own). Squares are rounded up, by twice that, so that rows lighter than about 2^(b/2 - 26) of
+the heaviest add less than they should to the effective number of rows.
 
 This file is the definition; the same steps, with the same bits, are compiled in `kernels.trees` for large problems
 where numba is installed.
@@ -31,7 +31,7 @@ from scipy.special import logit
 from lowcal.data.checked_json import MOST, Numbers, Plain, WrittenOnce
 from lowcal.kernels.exact import Grid, Scale, Tables, row_bits
 from lowcal.kernels.portable import portable_sigmoid
-from lowcal.kernels.reference import CHUNK, histogram, pieces
+from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces
 from lowcal.kernels.simplex import FLOOR, SMALLEST, TIE, FloatArray, Geometry, IntArray
 from lowcal.kernels.switch import compiled
 from lowcal.subpopulations.asking import Here, Source, Visited, part_of_rows
@@ -39,22 +39,22 @@ from lowcal.subpopulations.bins import Binned
 
 #: A split must gain, and a node must weigh, at least this much; the weights of all rows sum to one.
 LEAST = 1e-12
-#: In the mirror geometry a row's curvature f (1 - f) counts as at least this much: few rows can't make a huge step.
+#: In the mirror geometry a row's curvature f (1 - f) is at least this: few rows can't make a huge step.
 LEAST_BEND = 0.01
-#: From this many additions (rows x features x levels x trees) on the compiled kernels are worth loading: a fit grows
-#: some fifty trees, which then take NumPy about as long as loading takes (0.4 s).
+#: The compiled kernels are loaded from this many additions (rows x features x levels x trees) on: a fit grows some
+#: fifty trees, which then take NumPy about as long as loading takes (0.4 s).
 COMPILE_FROM = 500_000
 #: Features are searched together while their rows and histograms hold at most this many numbers, which stay in cache.
-AT_ONCE = 1 << 18
-#: Files: trees with more conditions are not believed.
-MOST_DEPTH = 24
+AT_ONCE = 2 * CACHE
+#: The most conditions of a tree: the last of its levels has thousands of nodes.
+MOST_DEPTH = 12
 #: The histograms of a level, of as many trees as are grown together, hold at most this many numbers.
 MOST_CELLS = 1 << 24
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How trees are grown: their depth and number, the effective rows of a node, the share of each tree's fit."""
+    """How trees are grown: their depth and number, the least effective rows of a node, the share of each tree's fit."""
 
     depth: int
     min_mass: float
@@ -151,9 +151,9 @@ def _descend(codes: NDArray[Any], feature: IntArray, cut: IntArray, depth: int) 
 class Request:
     """Forests to grow side by side, all in the same way.
 
-    `start` returns of rows at hand what the forests start from, the columns `targets` of each: residuals of at most
-    `bound`, or for the mirror geometry log odds and outcomes. `counts` are the levels of each feature, `part` says
-    which part of the encoded rows has them. Compiled kernels are loaded if they pay for `more` calls like this one.
+    `start` returns for a shard what the forests start from, the columns `targets` of each: residuals of at most
+    `bound`, or for the mirror geometry log odds and outcomes. `counts` are the numbers of levels of the features, which
+    are in the part `part` of the encoded rows. Compiled kernels are loaded if they pay for `more` such calls.
     """
 
     start: Callable[[Any], FloatArray]
@@ -202,7 +202,7 @@ class Request:
         return Forest(unsplit, cut, np.zeros((n_trees, n_inner + 1, self.q)))
 
     def limits(self, scale: Scale) -> tuple[float, tuple[float, float, float]]:
-        """Return the effective rows of a node, and the least gain, mass of a node and bend of a row.
+        """Return the effective rows of a node, and the least gain, mass of a node and curvature of a row.
 
         Sums are of shares of the largest weight; rounding does not count against 30 rows of equal weight.
         """
@@ -212,7 +212,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Grown:
-    """Rows on the way through the trees: what the forests start from, or that after one more tree of each.
+    """The numbers of every row between trees: what the forests start from, or that after one more tree of each.
 
     `bounds` are those of the residuals of each forest.
     """
@@ -250,8 +250,8 @@ class Grown:
 def grow_forests(source: Source, request: Request) -> list[Forest]:
     """Return a forest for each target, wherever the rows are: the same bits for any number of pieces.
 
-    Trees split where sum_a (S_left^2 / B_left + S_right^2 / B_right) is largest, S = sums of residuals, B = bends. A
-    leaf's value is the share `shrinkage` of S / B: of its mean residual, or of its Newton step.
+    Trees split where sum_a (S_left^2 / B_left + S_right^2 / B_right) is largest, S = sums of residuals, B = of
+    curvatures. A leaf's value is the share `shrinkage` of S / B: of its mean residual, or of its Newton step.
     Cost: depth passes over the rows for each tree; over half of the rows, from the second level on, where compiled.
     """
     single, forests = source.single, list[Forest]()
@@ -302,7 +302,7 @@ class OddsBooster:
 
 
 def odds_of(residual: FloatArray) -> FloatArray:
-    """Return the log odds of f and the outcome y that residuals y - f of 0/1 outcomes tell, shape (n, 2)."""
+    """Return the log odds of f and the outcome y of residuals y - f of 0/1 outcomes, shape (n, 2)."""
     y = (residual > 0).astype(np.float64)
     return np.column_stack([logit(np.clip(y - residual, FLOOR, 1.0 - FLOOR)), y])
 
@@ -378,9 +378,9 @@ def _grow_trees(source: Source, grown: Grown) -> tuple[Forest, ...]:
 
 @dataclass(frozen=True, eq=False)
 class LevelSums:
-    """The sums of a level of every tree, shape (nodes x bins, 3 + q): mass, its square, the bend, the residuals.
+    """The sums of a level of every tree, shape (nodes x bins, 3 + q): mass, its square, curvature, residuals.
 
-    `builds` says of which nodes. `part` are the features whose bins are added up.
+    `builds` are the nodes whose rows are added up, `part` the features.
     """
 
     grown: Grown
@@ -439,7 +439,7 @@ class LevelSums:
 
 
 def make_records(share: FloatArray, state: FloatArray, is_mirror: bool, bound: float, n: int) -> FloatArray:
-    """Return what is added up, a column each: mass, its square, the bend, the residuals; rounded for sums of n rows.
+    """Return what is added up, a column each: mass, its square, curvature, residuals; rounded for sums of n rows.
 
     >>> make_records(np.array([0.5]), np.array([[0.25, -1.0]]), False, 1.0, 4).tolist()
     [[0.5, 0.25, 0.5, 0.125, -0.5]]
@@ -461,8 +461,8 @@ def make_records(share: FloatArray, state: FloatArray, is_mirror: bool, bound: f
 class _Growing:
     """A tree under construction, from the sums of one level after the other.
 
-    `build` says which nodes are added up: the smaller child of each node that was split, where the whole level is seen
-    at once; the other is its parent minus it.
+    `build` are the nodes whose rows are added up: the smaller child of each node that was split, where all features
+    come at once; the other child is the parent minus it.
     """
 
     def __init__(self, request: Request, scale: Scale) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +63,7 @@ class Levels:
             return _levels_of_numbers(column.numbers, self.categories, kind)
         if self.categories is not None:
             return column.look_up(self.numbers, MISSING, UNSEEN, kind)
-        return _bins(column.numbers if column.is_numeric else X.numeric([self.column])[:, 0], self.cuts, kind)
+        return bins_of(column.numbers if column.is_numeric else X.numeric([self.column])[:, 0], self.cuts, kind)
 
     def _check_dates(self, column: Column) -> None:
         """Refuse dates where others were fitted, and others where dates were: no two values would ever be equal."""
@@ -174,26 +174,16 @@ class Levels:
     @classmethod
     def from_dict(cls, at: Plain) -> Levels:
         """Return the levels of plain data."""
-        is_date = type(at.value) is dict and "is_date" in at.value  # written for dates alone, as true
-        column, categories, cuts, *dates = at.fields("column", "categories", "cuts", *(["is_date"] if is_date else []))
-        inner = cuts.increasing()
+        column, categories, cuts, date = at.fields("column", "categories", "cuts", optional=("is_date",))
+        inner, is_date = cuts.increasing(), not date.is_null  # written for dates alone, as true
         levels = cls(column.text(), None if categories.is_null else categories.labels(), tuple(inner.tolist()), is_date)
         if len(inner) and levels.categories is not None:
             cuts.refuse("empty beside categories")
         seconds: Any = levels.cuts if levels.categories is None else levels.categories
         are_moments = all(type(value) in (int, float) and abs(value) <= MOST_SECONDS for value in seconds)
-        if is_date and not (dates[0].value is True and are_moments):
+        if is_date and not (date.value is True and are_moments):
             at.refuse("levels of dates: seconds since 1970")
         return levels
-
-
-@runtime_checkable
-class LevelEncoder(Protocol):
-    """An encoder that reads columns as levels."""
-
-    @property
-    def levels(self) -> Sequence[Levels]:
-        """How each column is read."""
 
 
 @dataclass(frozen=True)
@@ -208,11 +198,6 @@ class ByLevels(PlainFields):
         return tuple(level.column for level in self.levels)
 
 
-def levels_of(encoder: object) -> Sequence[Levels]:
-    """Return how an encoder reads its columns, where as levels."""
-    return encoder.levels if isinstance(encoder, LevelEncoder) else ()
-
-
 def read_columns(at: Plain) -> tuple[Levels, ...]:
     """Return the levels of different columns of plain data."""
     levels = tuple(Levels.from_dict(one) for one in at.items())
@@ -221,10 +206,16 @@ def read_columns(at: Plain) -> tuple[Levels, ...]:
     return levels
 
 
-def _bins(values: NDArray[Any], cuts: Sequence[float] | FloatArray, kind: np.dtype[Any]) -> IntArray:
-    """Return the level of each number: how many cuts lie below it, or that it is missing.
+def bins_of(
+    values: NDArray[Any],
+    cuts: Sequence[float] | FloatArray,
+    kind: np.dtype[Any],
+    missing: int = MISSING,
+    first: int = FIRST,
+) -> IntArray:
+    """Return `first` plus the number of cuts below each number, `missing` for NaN.
 
-    >>> _bins(np.array([28.0, np.nan, 31.0]), (28.0, 37.0), np.dtype(np.uint8))
+    >>> bins_of(np.array([28.0, np.nan, 31.0]), (28.0, 37.0), np.dtype(np.uint8))
     array([2, 1, 3], dtype=uint8)
     """
     edges, found = np.asarray(cuts), np.empty(len(values), dtype=kind)
@@ -234,10 +225,10 @@ def _bins(values: NDArray[Any], cuts: Sequence[float] | FloatArray, kind: np.dty
             below = np.searchsorted(edges, here, side="left")
         else:  # every edge: there is nothing to branch on
             below = np.add.reduce((here > edges[:, None]).view(np.uint8), axis=0, dtype=np.uint8)
-        np.add(below, FIRST, out=found[part], casting="unsafe")
-        missing = np.isnan(here)
-        if missing.any():
-            found[part][missing] = MISSING
+        np.add(below, first, out=found[part], casting="unsafe")
+        absent = np.isnan(here)
+        if absent.any():
+            found[part][absent] = missing
     return found
 
 
@@ -261,7 +252,7 @@ def _levels_of_numbers(values: NDArray[Any], categories: Sequence[Hashable], kin
     found, padded = np.empty(len(values), dtype=kind), np.append(known, np.nan)
     for part in pieces(len(values), CHUNK // CACHE):
         here = values[part]
-        place = _bins(here, known, np.dtype(np.intp)) - FIRST  # of a missing value: the last, which no value equals
+        place = bins_of(here, known, np.dtype(np.intp)) - FIRST  # of a missing value: the last, which no value equals
         found[part] = np.where(padded[place] == here, levels[place], np.where(np.isnan(here), MISSING, UNSEEN))
     return found
 
@@ -354,7 +345,7 @@ def _each(sample_weight: FloatArray) -> float | None:
 class Weighed(NamedTuple):
     """A column's levels, the level of every row, and sums of w and w^2 for each level.
 
-    Then what is said of levels that hold too few rows, and whether any holds enough.
+    Then the levels with too few rows, in words, and whether any level has enough.
     """
 
     levels: Levels
@@ -365,7 +356,7 @@ class Weighed(NamedTuple):
 
 
 def drop_rare(levels: Levels, X: Frame, weigh: LevelMasses, min_mass: float) -> Weighed:
-    """Return the levels without categories worth fewer than min_mass rows, which no group could hold."""
+    """Return the levels without categories of fewer than min_mass effective rows, which are in no group."""
     codes = levels.codes(X)
     mass = weigh(codes, levels.count)
     worth = effective_rows(*mass.T)
@@ -465,7 +456,7 @@ def _cuts_of_many(values: NDArray[Any], sample_weight: FloatArray, n_bins: int) 
     around = np.arange(1, n_bins)[:, None] / n_bins + np.array([-MARGIN, MARGIN])
     place = np.searchsorted(np.cumsum(each), around.ravel() * each.sum(), side="left")
     edges = np.unique(distinct[np.minimum(place, len(distinct) - 1)]) if len(distinct) else distinct
-    part = _bins(values, edges, np.min_scalar_type(FIRST + len(edges)))
+    part = bins_of(values, edges, np.min_scalar_type(FIRST + len(edges)))
     mass = LevelMasses(sample_weight)(part, FIRST + len(edges) + 1)[:, 0]
     mass[MISSING] = 0.0
     reached = np.cumsum(mass)

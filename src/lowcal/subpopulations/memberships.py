@@ -1,4 +1,4 @@
-"""Memberships: X itself says who belongs where, as an (n, m) array, data frame or sparse matrix of numbers in [0, 1].
+"""Memberships: X itself holds the memberships, as an (n, m) array, data frame or sparse matrix of numbers in [0, 1].
 
 Memberships that are all 0 or 1 are packed eight to a byte: a histogram of 256 bins gives the moments of eight groups.
 Booleans and bytes are packed as they are, and fractions stay in their own type: nothing becomes float64 as a whole.
@@ -53,7 +53,7 @@ class Memberships(OfSizes):
     Parameters
     ----------
     names : names of the subpopulations; None takes the column names of X.
-    min_mass : subpopulations worth fewer effective rows than this are dropped.
+    min_mass : subpopulations with fewer effective rows than this are dropped.
     everyone : whether the whole population is a member.
 
     >>> Memberships(["young", "old"])
@@ -255,17 +255,13 @@ class Members(PlainFields):
 
     def design(self, rows: Bits | AnyArray | sparse.csr_array) -> Design:
         """Return the memberships in the form in which the rows hold them."""
-        if isinstance(rows, Bits):
-            return self._unpack(rows.packed)
+        if isinstance(rows, Bits):  # consecutive members of one byte share its histogram
+            runs = [(byte, tuple(j % 8 for j in run)) for byte, run in groupby(self.columns, lambda j: j // 8)]
+            return Codes(tuple(rows.packed[byte] for byte, _ in runs), tuple(_table(bits) for _, bits in runs))
         if isinstance(rows, np.ndarray):
             C = rows if self.columns == tuple(range(rows.shape[1])) else rows[:, self.columns]
             return Matrix(C)
         return Matrix(sparse.csr_array(rows.tocsc()[:, list(self.columns)]))
-
-    def _unpack(self, packed: tuple[AnyArray, ...]) -> Codes:
-        """Return byte columns; consecutive members of one byte share its histogram."""
-        runs = [(packed[byte], tuple(j % 8 for j in run)) for byte, run in groupby(self.columns, lambda j: j // 8)]
-        return Codes(tuple(codes for codes, _ in runs), tuple(_table(bits) for _, bits in runs))
 
     def take(self, members: IntArray) -> Members:
         """Return some of the members."""

@@ -32,7 +32,7 @@ from lowcal.subpopulations.base import (
     require_members,
 )
 from lowcal.subpopulations.codes import CodeEncoder, CodeFamily
-from lowcal.subpopulations.levels import Levels, resolve, weighted_values
+from lowcal.subpopulations.levels import Levels, bins_of, resolve, weighted_values
 from lowcal.subpopulations.single_row import RowReader, bin_of, number
 
 
@@ -88,7 +88,10 @@ class ThresholdEncoder(CodeEncoder, PlainFields):
 
     def __call__(self, X: Frame) -> tuple[IntArray, ...]:
         """Return ordered codes: 0 is missing, code k means k - 1 cuts lie below the value."""
-        return tuple(_codes(X.numeric([c])[:, 0], cuts) for c, cuts in zip(self.columns, self.cuts, strict=True))
+        each = zip(self.columns, self.cuts, strict=True)
+        return tuple(
+            bins_of(X.numeric([column])[:, 0], cuts, np.min_scalar_type(len(cuts) + 1), 0, 1) for column, cuts in each
+        )
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -112,11 +115,6 @@ class ThresholdEncoder(CodeEncoder, PlainFields):
         if len(names) != len(points) or not names:
             cuts.refuse(f"a list of cut points for each of {len(names)} columns")
         return cls(names, points)
-
-
-def _codes(values: FloatArray, cuts: FloatArray) -> IntArray:
-    code = np.where(np.isnan(values), 0, np.searchsorted(cuts, values, side="left") + 1)
-    return code.astype(np.min_scalar_type(len(cuts) + 1))
 
 
 def _cuts(values: FloatArray, sample_weight: FloatArray, min_mass: float) -> FloatArray:

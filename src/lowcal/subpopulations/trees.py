@@ -30,6 +30,7 @@ from lowcal.subpopulations.asking import Asked, Residuals, Visited, part_of_rows
 from lowcal.subpopulations.base import (
     CLASSES,
     FAMILIES,
+    MOST_RESIDUALS,
     Breakdown,
     ColumnChoice,
     Everyone,
@@ -42,12 +43,10 @@ from lowcal.subpopulations.base import (
     check_min_mass,
 )
 from lowcal.subpopulations.bins import BinEncoder, Binned, Orderly, learn_bins
-from lowcal.subpopulations.growing import Forest, Growth, Request, grow_forests, odds_of
+from lowcal.subpopulations.growing import MOST_DEPTH, Forest, Growth, Request, grow_forests, odds_of
 from lowcal.subpopulations.levels import FIRST, MISSING, Levels, resolve
 from lowcal.subpopulations.single_row import CodeRead, Evaluate, MemberRead, Read, RowFacts
 
-#: Up to this many residuals get a tree each; more share one tree that splits for all of them.
-OWN_TREES = 16
 #: Whether a residual is a combination of others is first looked at on this many rows ...
 COMPARED = 1 << 12
 #: ... and it is one if no more than this share of it is left.
@@ -64,7 +63,7 @@ class Trees(OfColumns):
     max_depth : the largest number of conditions.
     columns : names or positions; None is every column.
     max_bins : the largest number of bins that a numeric feature is cut into, once.
-    min_mass : nodes worth fewer effective rows than this are not made.
+    min_mass : nodes with fewer effective rows than this are not made.
     n_trees : with more than one, each call boosts this many trees, and their sum is one signed member instead of nodes.
     shrinkage : the share of its fit that each boosted tree takes.
     geometry : how trees are boosted: least squares ("euclidean") or Newton steps in log odds ("mirror").
@@ -92,7 +91,7 @@ class Trees(OfColumns):
     def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual | None) -> WeakLearner:
         """Bin the features once, with categories in the order of their mean residuals, where these are known."""
         check_min_mass(self.min_mass)
-        check_whole("max_depth", self.max_depth, 1, 12)
+        check_whole("max_depth", self.max_depth, 1, MOST_DEPTH)
         check_whole("max_bins", self.max_bins, 2)
         check_whole("n_trees", self.n_trees, 1)
         check_positive("shrinkage", self.shrinkage)
@@ -104,7 +103,7 @@ class Trees(OfColumns):
         rows = BinEncoder(levels)(X)
         bins = Orderly(levels, rows.codes)
         if residual is not None and len(bins.columns):
-            place = bins.order(slice(None), sample_weight, residual())
+            place = bins.order_by(bins.sums(slice(None), sample_weight, residual()))
             levels, rows = bins.levels_after(place), Binned(bins.codes_after(place))
         learn = _Learn(levels, self) if levels else None
         return WeakLearner(BinEncoder(levels), rows, sample_weight, [Everyone()], learn)
@@ -126,30 +125,26 @@ class _Learn:
         return _Learn(encoder.levels, self.trees)
 
     @property
-    def boosts(self) -> bool:
-        return self.trees.n_trees > 1
-
-    @property
-    def geometry(self) -> Geometry:
-        return self.trees.geometry
+    def geometry(self) -> Geometry | None:
+        return self.trees.geometry if self.trees.n_trees > 1 else None
 
     @property
     def growths(self) -> list[list[list[Forest]]]:
-        """All forests so far, in the order of the questions; those added before any question are its answers."""
+        """All forests so far, in the order of the calls; a resumed fit puts the first ones here beforehand."""
         return [self.grown]
 
     def ask(self, asked: Asked) -> Sequence[Family]:
         """Return the nodes of a tree for each residual, or the sum of a boosted forest for each label, in [-1, 1].
 
-        The first residuals are the plain ones of the labels, and a round combines what is found with all its weights.
-        So a residual that combines those seen last, such as a witness, gets the same sums again.
+        The first residuals are y - f, of each label, and a round combines what is found with all its weights. So a
+        linear combination of the residuals seen last, such as a witness, gets the same sums again.
         """
-        if self.boosts:
+        if self.geometry is not None:
             if self.seen is None or not is_seen(asked, self.seen):
                 self.seen, self.offers = asked, tuple(self._offers(asked))
             return [offer.family for offer in self.offers]
         q, growth = asked.residuals.q, Growth(self.trees.max_depth, self.trees.min_mass)
-        targets = tuple((a,) for a in range(q)) if q <= OWN_TREES else (tuple(range(q)),)
+        targets = tuple((a,) for a in range(q)) if q <= MOST_RESIDUALS else (tuple(range(q)),)
         grown = self._grow(asked, growth, q, targets)
         return [family(tree, self.levels) for tree in grown if (tree.feature >= 0).any()]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 from lowcal.data.checked_json import Plain, PlainFields
@@ -34,12 +33,10 @@ from lowcal.subpopulations.base import (
     Subpopulations,
     TupleEncoder,
     WeakLearner,
-    answer,
     breakdown_of,
     in_graph,
 )
 from lowcal.subpopulations.codes import LookUpFamily, LookUps, look_ups_of
-from lowcal.subpopulations.levels import Levels, levels_of
 from lowcal.subpopulations.single_row import Read, RowFacts, RowReader, columns_of, reader_of, reads_of
 
 
@@ -59,8 +56,8 @@ class Union(Subpopulations):
 
     def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual | None) -> WeakLearner:
         """Prepare every part for the same residuals, and return the learner that searches each."""
-        bind = [part.bind if residual is None else partial(part.bind_for, residual=residual) for part in self.parts]
-        learners = [one(X, sample_weight) for one in bind]
+        given = (X, sample_weight)
+        learners = [part.bind(*given) if residual is None else part.bind_for(*given, residual) for part in self.parts]
         known = [Part(i, family) for i, one in enumerate(learners) for family in one.families]
         encoder = UnionEncoder(tuple(one.encoder for one in learners))
         rows = tuple(one.rows for one in learners)
@@ -89,19 +86,11 @@ class _LearnEach:
         self.learners = learners
 
     def ask(self, asked: Asked) -> Sequence[Family]:
-        found: list[Family] = []
-        for i, one in enumerate(self.learners):
-            if one.learner is not None:
-                found += [Part(i, family) for family in answer(one.learner, asked.of_part(i), one.weight)]
-        return found
+        return [Part(i, family) for i, one in enumerate(self.learners) for family in one.answer(asked.of_part(i))]
 
     def on(self, encoder: UnionEncoder) -> _LearnEach:
         parts = zip(self.learners, encoder.parts, strict=True)
         return _LearnEach([one.on(own, None, one.weight) for one, own in parts])
-
-    @property
-    def boosts(self) -> bool:
-        return any(one.boosts for one in self.learners)
 
     @property
     def geometry(self) -> Geometry | None:
@@ -135,11 +124,6 @@ class UnionEncoder(TupleEncoder, PlainFields):
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
         return tuple(dict.fromkeys(name for part in self.parts for name in columns_of(part)))
-
-    @property
-    def levels(self) -> tuple[Levels, ...]:
-        """How columns are read that are read as levels."""
-        return tuple(levels for part in self.parts for levels in levels_of(part))
 
     def __call__(self, X: Frame) -> tuple[Encoded, ...]:
         """Encode X for every part."""
