@@ -310,8 +310,8 @@ def test_half_of_a_correction_that_goes_too_far_is_taken():
     assert (judged.name, none) == ("unchanged", {})
 
 
-def test_a_share_pays_the_price_of_one_coefficient():
-    """With Q twice the gain in log likelihood, 1 - 2 / Q of the best share is taken: 2 is what AIC asks."""
+def test_a_share_is_shrunk_by_what_noise_would_gain():
+    """With Q twice the gain in log likelihood, 1 - 4 / Q of the best share is taken."""
     rng = np.random.default_rng(2)
     z = rng.normal(size=500)
     y = (rng.random(500) < sigmoid(z + 0.3)).astype(int)
@@ -319,7 +319,7 @@ def test_a_share_pays_the_price_of_one_coefficient():
     evidence = 2 * 500 * (log_loss(y, sigmoid(z)) - best.fun)
     assert 4.0 < evidence < 40.0
     _, shares = _choose(look_at(y, z, line=np.ones(500)), is_protected=False)
-    assert shares["line"] == pytest.approx(best.x * (1 - 2 / evidence), abs=2e-3)
+    assert shares["line"] == pytest.approx(best.x * (1 - 4 / evidence), abs=2e-3)
 
 
 def test_every_candidate_that_shows_nothing_raises_the_bar():

@@ -176,8 +176,8 @@ class Guard(Watch):
         return FoldScores(brier_losses(p, y), log_losses(p, y), each)
 
 
-def caution(n_undone: int, errors: float = CAUTION) -> float:
-    """Return how many standard errors a gain must exceed after n_undone steps that were undone; `errors` after none.
+def caution(n_undone: int) -> float:
+    """Return how many standard errors a gain must exceed after n_undone steps that were undone.
 
     Every step that shows nothing is one more chance to be fooled. The largest of k + 1 normal deviates exceeds
     sqrt(z^2 + 2 log(k + 1)) no more often, to leading order, than a single one exceeds z.
@@ -185,7 +185,7 @@ def caution(n_undone: int, errors: float = CAUTION) -> float:
     >>> [round(caution(k), 2) for k in range(4)]
     [2.0, 2.32, 2.49, 2.6]
     """
-    return float(np.sqrt(errors**2 + 2.0 * np.log1p(n_undone)))
+    return float(np.sqrt(CAUTION**2 + 2.0 * np.log1p(n_undone)))
 
 
 def mean_change(
