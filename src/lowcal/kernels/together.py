@@ -128,6 +128,11 @@ class Grouped:
         """The memberships, 0 or 1."""
         return self.design.sparse()
 
+    @cached_property
+    def transposed(self) -> sparse.csc_array:
+        """The same by group."""
+        return self.matrix.T
+
     def take(self, rows: IntArray) -> Grouped:
         """Return the memberships of some rows."""
         some = Grouped(self.design.rows(rows))
@@ -136,7 +141,7 @@ class Grouped:
 
     def moments(self, R: FloatArray) -> FloatArray:
         """Return C' R, the sums over the members of all groups."""
-        return product(self.matrix.T, R)
+        return product(self.transposed, R)
 
     def combined(self, theta: FloatArray) -> FloatArray:
         """Return C theta, the sums over the groups of all rows."""
