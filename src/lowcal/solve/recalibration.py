@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 #: Trees are grown until the held-out loss has not fallen for this many rounds and this share of those before.
-PATIENCE, MORE_PATIENCE = 10, 0.15
+PATIENCE, MORE_PATIENCE = 7, 0.15
 #: This many held-out rows are enough to choose on: more rows are dealt into at most this many folds, of which not every
 #: one is judged. It saves a fifth of the time (benchmarks/recalibrate.py) and costs nothing.
 JUDGED, FOLDS = 12_000, 3
