@@ -15,9 +15,9 @@ import lowcal
 from lowcal import InvalidInput, recalibrate
 from lowcal.data.inputs import read_rows
 from lowcal.datasets import make_miscalibrated
-from lowcal.solve.candidates import Shared, Side, fit
+from lowcal.solve.candidates import MOST_TREES, Shared, Side, fit
 from lowcal.solve.guard import deal
-from lowcal.solve.recalibration import CHOSEN_ON, JUDGED, Judge, Look, _choose, _sampled, ordered
+from lowcal.solve.recalibration import CHOSEN_ON, JUDGED, PATIENCE, Judge, Look, _choose, _sampled, ordered
 from lowcal.solve.runs import Candidates
 from worlds import sigmoid
 
@@ -268,7 +268,7 @@ def test_progress_is_shown(capsys, monkeypatch):
     recalibrate(y, p, X, progress=True)
     shown = capsys.readouterr().err
     assert "fitting simple candidates, 1 of 5 folds" in shown
-    assert "boosting trees, 10 of 300 rounds" in shown
+    assert f"boosting trees, {PATIENCE} of {MOST_TREES} rounds" in shown
 
 
 @pytest.mark.parametrize("cv", [1, 0, 2.5, "5"])
