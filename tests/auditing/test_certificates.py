@@ -16,8 +16,26 @@ from scipy.stats import norm, poisson
 
 import lowcal
 from lowcal import Groups
-from lowcal.auditing.certificates.band import Band, Intervals, _along, _intervals, _most, band, constraints, deviations
-from lowcal.auditing.certificates.draws import (
+from lowcal.auditing.band import (
+    BLOCKS,
+    LARGEST_STAKE,
+    Band,
+    Bets,
+    Intervals,
+    _along,
+    _intervals,
+    _most,
+    _phi,
+    _stakes,
+    band,
+    bernstein,
+    constraints,
+    deviations,
+    hoeffding,
+    mean_limit,
+    symmetrisation,
+)
+from lowcal.auditing.draws import (
     Draws,
     Redraws,
     draw,
@@ -26,19 +44,8 @@ from lowcal.auditing.certificates.draws import (
     null_test,
     union_bound,
 )
-from lowcal.auditing.certificates.finite_sample import (
-    BLOCKS,
-    LARGEST_STAKE,
-    Bets,
-    _phi,
-    _stakes,
-    bernstein,
-    hoeffding,
-    mean_limit,
-    symmetrisation,
-)
-from lowcal.auditing.certificates.panel import Panel, believed
-from lowcal.auditing.certificates.score import SUMMANDS, Cumulants, Totals, WitnessSums, cumulants, normal_score
+from lowcal.auditing.panel import Panel, believed
+from lowcal.auditing.score import SUMMANDS, Cumulants, Totals, WitnessSums, cumulants, normal_score
 from lowcal.data.inputs import read_rows
 from lowcal.kernels import reference
 from lowcal.kernels.reference import Codes, DecodeTable, Matrix, Stacked

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 
-from lowcal.auditing.certificates.band import METHODS, Band, Masses, Method, band, constraints, masses
-from lowcal.auditing.certificates.draws import Null, draws_for, new_seed, null_test
-from lowcal.auditing.certificates.drift import Drift, window_sums
-from lowcal.auditing.certificates.panel import Panel
-from lowcal.auditing.reports.audit_report import (
+from lowcal.auditing.band import METHODS, Band, Masses, Method, band, constraints, masses
+from lowcal.auditing.draws import Null, draws_for, new_seed, null_test
+from lowcal.auditing.monitoring import Drift, MonitoringReport, Windows, read_windows, window_sums
+from lowcal.auditing.panel import KEPT, Panel, reliability
+from lowcal.auditing.reports import (
     AuditReport,
     By,
     Finding,
@@ -31,10 +31,7 @@ from lowcal.auditing.reports.audit_report import (
     label_of,
     sort_findings,
 )
-from lowcal.auditing.reports.binning import KEPT, reliability
-from lowcal.auditing.reports.monitoring_report import MonitoringReport
-from lowcal.auditing.reports.words import UNSEEN, left_out, percent, weighting
-from lowcal.auditing.windows import Windows, read_windows
+from lowcal.auditing.words import UNSEEN, left_out, percent, weighting
 from lowcal.data.errors import (
     AuditWarning,
     InvalidInput,
@@ -247,7 +244,7 @@ def audit(
     alpha : the largest violation that is tolerated; 0.01 if neither alpha nor per_person is given.
     per_person : the largest error per person that is tolerated in every group with at least `min_share` of the rows,
         instead of alpha. The shares are those of these rows; for memberships of 0 or 1, intervals per person are
-        conditional on which rows belong to each group (`lowcal.auditing.certificates.band.masses`).
+        conditional on which rows belong to each group (`lowcal.auditing.band.masses`).
     min_share : the smallest share of the rows at which a group is judged per person; smaller groups are only listed.
     confidence : the probability with which all intervals, the verdict and `certified_alpha` hold simultaneously.
     by : a column of X, such as "month", that splits the rows into windows of time: one window for each of its values

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 
 from lowcal.auditing.audits import measure
-from lowcal.auditing.reports.audit_report import SHOWN, AuditReport
-from lowcal.auditing.reports.binning import ReliabilityBins, reliability
-from lowcal.auditing.reports.monitoring_report import DRAWN, MonitoringReport
-from lowcal.auditing.reports.words import noun
+from lowcal.auditing.monitoring import DRAWN, MonitoringReport
+from lowcal.auditing.panel import ReliabilityBins, reliability
+from lowcal.auditing.reports import SHOWN, AuditReport
+from lowcal.auditing.words import noun
 from lowcal.data.errors import InvalidInput, MissingExtra, abbreviate, check_choice
 from lowcal.data.inputs import check_share, check_whole
 from lowcal.data.signatures import spelled_out

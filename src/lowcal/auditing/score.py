@@ -21,7 +21,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.auditing.certificates.panel import Panel, believed
+from lowcal.auditing.panel import Panel, believed
 from lowcal.kernels.exact import Fine, Tables, Wholes
 from lowcal.kernels.loops import FEW
 from lowcal.kernels.reference import pieces, rows_in_cache

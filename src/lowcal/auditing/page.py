@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lowcal.auditing.reports import words
-from lowcal.auditing.reports.binning import KEPT, ReliabilityBins
+from lowcal.auditing import words
+from lowcal.auditing.panel import KEPT, ReliabilityBins
 from lowcal.data.errors import MissingExtra, abbreviate
 from lowcal.guarantees import GroupPage, describe
 from lowcal.guarantees.groups import read_label
@@ -31,9 +31,8 @@ from lowcal.solve.runs import Candidate
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from lowcal.auditing.reports.audit_report import AuditReport, Finding
-    from lowcal.auditing.reports.comparison import AuditComparison
-    from lowcal.auditing.reports.monitoring_report import MonitoringReport
+    from lowcal.auditing.monitoring import MonitoringReport
+    from lowcal.auditing.reports import AuditComparison, AuditReport, Finding
 
 FOLDER = Path(__file__).with_name("templates")
 #: A page stays below this number of bytes (2 MB) by leaving out groups that are not the worst.

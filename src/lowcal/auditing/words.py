@@ -20,10 +20,9 @@ from lowcal.data.version import __version__
 from lowcal.notions import LowDegree
 
 if TYPE_CHECKING:
-    from lowcal.auditing.reports.audit_report import AuditReport, Finding, Gap, Origin
-    from lowcal.auditing.reports.binning import ReliabilityBins
-    from lowcal.auditing.reports.comparison import SavedAudit
-    from lowcal.auditing.reports.monitoring_report import MonitoringReport
+    from lowcal.auditing.monitoring import MonitoringReport
+    from lowcal.auditing.panel import ReliabilityBins
+    from lowcal.auditing.reports import AuditReport, Finding, Gap, Origin, SavedAudit
 
 _MONOMIAL = re.compile(r"p0(\^\d+)?")
 _MARKED = re.compile(r"([\\`*_{}\[\]()#!|~])")
@@ -79,7 +78,7 @@ def rate(value: float) -> str:
 def means(gap: Gap) -> tuple[str, ...]:
     """Return predicted and actual in percent, and their difference with its limits in points, to two digits.
 
-    >>> from lowcal.auditing.reports.audit_report import Gap
+    >>> from lowcal.auditing.reports import Gap
     >>> means(Gap(None, 0.0456, 0.0273, -0.026, -0.011)), means(Gap(None, 0.0012, 0.0009, -0.0008, 0.0002))
     (('4.6%', '2.7%', '-1.8', '-2.6', '-1.1'), ('0.120%', '0.090%', '-0.030', '-0.080', '+0.020'))
     """

@@ -13,8 +13,8 @@ from typing import TypeGuard
 
 import numpy as np
 
-from lowcal.auditing.certificates.panel import GRID, Panel, believed
-from lowcal.auditing.certificates.score import ConstraintSums, cells_of, normal_score
+from lowcal.auditing.panel import GRID, Panel, believed
+from lowcal.auditing.score import ConstraintSums, cells_of, normal_score
 from lowcal.kernels.drawn import DrawnSums, decode_draws
 from lowcal.kernels.exact import Tables, Wholes
 from lowcal.kernels.reference import Codes, Design, pieces, rows_in_cache
