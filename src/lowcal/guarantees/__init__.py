@@ -33,12 +33,13 @@ from lowcal.guarantees.losses import (
     power,
     squared_loss,
 )
-from lowcal.guarantees.pages import GroupPage, describe
 from lowcal.guarantees.theorems import (
     Confusion,
+    GroupPage,
     confusion,
     covariance,
     cross_moment,
+    describe,
     false_positive_rate,
     moment_match,
     moment_sandwich,
