@@ -44,7 +44,7 @@ from lowcal.auditing.draws import (
     null_test,
     union_bound,
 )
-from lowcal.auditing.panel import Panel, believed
+from lowcal.auditing.panel import LEAST_NOISE, Panel, believed
 from lowcal.auditing.score import SUMMANDS, Cumulants, Totals, WitnessSums, cumulants, normal_score
 from lowcal.data.inputs import read_rows
 from lowcal.kernels import reference
@@ -119,7 +119,7 @@ def test_sums_are_those_of_the_definition(notion, d):
 
 def rounding(panel, name):
     """Return by how much exact sums of as many terms, each rounded to a grid, may differ from others."""
-    return panel.n * 2.0**-44 * panel.largest_weight ** getattr(SUMMANDS, name).order
+    return panel.rows.count * 2.0**-44 * panel.rows.scale.single ** getattr(SUMMANDS, name).order
 
 
 def by_row(panel):
@@ -242,7 +242,7 @@ def test_a_perfect_model_is_believed():
         rng = np.random.default_rng(seed)
         p = rng.beta(2, 2, (400, 1))
         panel = changed(sample(400, 1, 1, 0), y=(rng.random((400, 1)) < p).astype(float), p=p)
-        found.append(panel.is_believed)
+        found.append(panel.share <= LEAST_NOISE)
     assert sum(found) >= 36
 
 
@@ -283,12 +283,12 @@ def test_predictions_of_0_and_1_that_are_wrong_now_and_then_have_noise():
     wrong = rng.random(n) < 0.1
     y = np.where(wrong, 1 - truth, truth).astype(float)[:, None]
     panel = panel_of(y, truth.astype(float)[:, None], np.full(n, 1 / n), np.ones((n, 1)), ("all",))
-    assert not panel.is_believed
+    assert panel.share > LEAST_NOISE
     assert 0.08 < np.abs(believed(panel.p, panel.share) - panel.p).max() < 0.12
     found = band(panel, LowDegree(2), 0.95, "bootstrap", np.random.default_rng(0))
     error = sqrt(0.1 / n)
     assert 1.5 * error < found.constraints.half[0, 0, 0] < 3.0 * error
-    assert perfect().draw(2000, rng).is_believed
+    assert perfect().draw(2000, rng).share <= LEAST_NOISE
 
 
 def test_hoeffding_by_hand():
@@ -592,7 +592,7 @@ def test_a_group_of_ten_rows_has_an_interval_within_what_is_possible(notion):
 
 def dealt(panel, weights, seed):
     """Return the blocks of bets, and the rows of each."""
-    share = shares_of((seed,), panel.n, 0, panel.n)
+    share = shares_of((seed,), panel.rows.count, 0, panel.rows.count)
     of = np.searchsorted(np.cumsum(BLOCKS)[:-1], share, side="right")
     blocks = panel.rows.run(Bets(panel.families, tuple(weights), seed, panel.rows.is_even))
     return blocks, [np.flatnonzero(of == k) for k in range(len(BLOCKS))]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -176,8 +176,6 @@ SEARCHES, JUDGED = 3, 10
 #: Up to this number of rows times squared classes, an audit of class-wise smooth weights also brackets the supremum
 #: over all smooth weights; for more, the search would take much longer than the audit.
 BRACKET = 200_000
-#: The power at which violations count as detectable.
-POWER = 0.8
 
 
 class AuditOptions(TypedDict, total=False):
@@ -419,20 +417,19 @@ def _all_smooth(notion: Smooth, panel: Panel, found: Band) -> str:
     return f"{note}; over all smooth weights the violation of these rows on {whose} {between}, much by chance."
 
 
-#: For each label the moments of a subpopulation, and the half-width of a band that covers their violations.
-Margins: TypeAlias = Sequence[tuple[GroupMoments, float]]
-
-
 @dataclass(frozen=True, eq=False)
 class _Judged:
-    """A panel with the test, the limits and the description of its subpopulations, at the panel's confidence level."""
+    """A panel with the test, the limits and the description of its subpopulations, at the panel's confidence level.
+
+    `described` has, for each label, the moments of a subpopulation and the half-width of a band on their violations.
+    """
 
     panel: Panel
     level: float
     null: Null
     band: Band
     masses: Masses
-    described: Mapping[str, Margins]
+    described: Mapping[str, Sequence[tuple[GroupMoments, float]]]
     gaps: Sequence[tuple[Gap, ...]]
 
 
@@ -503,7 +500,7 @@ def _report(parts: Sequence[_Judged], home: Home, asked: Question) -> AuditRepor
         confidence=float(asked.confidence),
         method=asked.method,
         layout=home.layout,
-        n_rows=parts[0].panel.n,
+        n_rows=parts[0].panel.rows.count,
         n_effective=1.0 / parts[0].panel.energy,
         verdict=verdict,
         violation=largest.error,
@@ -571,7 +568,7 @@ class Described:
 
 def _findings(part: _Judged, method: Method, layout: Layout) -> list[Finding]:
     """Return a finding for every subpopulation of a panel."""
-    panel, found, power = part.panel, part.band.intervals, NormalDist().inv_cdf(POWER)
+    panel, found, power = part.panel, part.band.intervals, NormalDist().inv_cdf(0.8)
     named = tuple(str(label_of(layout, a)) for a in range(panel.d))
     limits = found.lower, found.upper, *part.masses.per_person(found.lower, found.upper)
     sizes = panel.mass, panel.n_effective, part.band.found.basis, part.null.floor

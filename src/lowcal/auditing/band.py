@@ -166,8 +166,8 @@ def constraints(
         else:
             half: FloatArray | float = hoeffding(panel.energy, sums.v.size, beta / 2)
             if method != "hoeffding":
-                spread = panel.n * panel.largest_weight
-                half = bernstein(sums.standard_error, panel.n, spread, sums.v.size, beta / 2)
+                spread = panel.rows.count * panel.rows.scale.single
+                half = bernstein(sums.standard_error, panel.rows.count, spread, sums.v.size, beta / 2)
             lower, upper = sums.v - half, sums.v + half
         most = mean_limit(panel.reach, panel, beta * MASS_SHARE)
     lower, upper = np.maximum(lower, -most[:, None, None]), np.minimum(upper, most[:, None, None])
@@ -334,8 +334,6 @@ def masses(panel: Panel, notion: Notion, method: Method, confidence: float) -> M
 BLOCKS = (1 / 16, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 #: The largest stake: a bet never loses more than this share of the wealth, so its logarithm stays finite.
 LARGEST_STAKE = 0.95
-#: Bisection steps in the search of a limit, which leave an error of 2^-49.
-HALVINGS = 50
 
 
 def hoeffding(energy: float, n_pairs: int, beta: float) -> float:
@@ -367,7 +365,7 @@ def mean_limit(mean: FloatArray, panel: Panel, beta: float) -> FloatArray:
     L = ln(m / beta) max p_i. The lower tail of terms in [0, s] is mu - mu_n <= sqrt(2 mu s ln(1 / beta)); this is its
     solution for mu.
     """
-    level = log(len(mean) / beta) * panel.largest_weight
+    level = log(len(mean) / beta) * panel.rows.scale.single
     return np.minimum(1.0, mean + level + np.sqrt(level * (level + 2.0 * np.maximum(mean, 0.0))))
 
 
@@ -376,7 +374,7 @@ def least_mean(mean: FloatArray, panel: Panel, beta: float) -> FloatArray:
 
     The upper tail of terms in [0, s] is mu_n - mu <= sqrt(2 mu s ln(1 / beta)) + s ln(1 / beta) / 3 (Bernstein).
     """
-    level = log(len(mean) / beta) * panel.largest_weight
+    level = log(len(mean) / beta) * panel.rows.scale.single
     root = np.sqrt(np.maximum(mean + level / 6.0, 0.0)) - sqrt(level / 2.0)
     return np.square(np.maximum(root, 0.0))
 
@@ -416,7 +414,7 @@ def betting(
         """Return the nearest g towards `side` that a stake on the other side excludes."""
         stakes = _stakes(blocks, level, -side)
         inside, outside = np.clip(start, -1.0, 1.0), np.full(shape, float(side))
-        for _ in range(HALVINGS):
+        for _ in range(50):  # the error is 2^-49 then
             g = (inside + outside) / 2
             wealth = sum(block.log_wealth(stake, g, -side) for block, stake in zip(blocks, stakes, strict=True))
             inside, outside = np.where(wealth < level, g, inside), np.where(wealth < level, outside, g)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from os import PathLike
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,10 +30,11 @@ from lowcal.auditing import words
 from lowcal.auditing.page import monitoring_page
 from lowcal.auditing.panel import Panel
 from lowcal.auditing.reports import AuditReport, Gap, Origin, Verdict, label_of, plain, written
-from lowcal.auditing.score import ConstraintSums, normal_score, ratio
+from lowcal.auditing.score import ConstraintSums, normal_score
 from lowcal.data.errors import InvalidInput, abbreviate, aligned, brief, printable
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import read_table
+from lowcal.guarantees.groups import ratio
 from lowcal.kernels.products import dot
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions.weights import Monomial
@@ -131,9 +132,6 @@ HORIZON = PAST + max(SPANS)
 #: just detectable. Each side keeps at least this share of the level, for groups whose error is unlike the others'.
 FOUND, LEAST_SIDE = 4.0, 0.1
 
-#: The error of a group without rows is nan.
-_ratio = partial(ratio, otherwise=np.nan)
-
 
 class Sums(NamedTuple):
     """Sums over the rows of every window, group and label, (K, m, d): of w c, w c z, and of w^2 c^2 times 1 and z^2.
@@ -155,7 +153,7 @@ class Sums(NamedTuple):
     @property
     def error(self) -> FloatArray:
         """The mean residual; nan without rows."""
-        return _ratio(self.residual, self.mass)
+        return ratio(self.residual, self.mass)
 
 
 def window_sums(panels: Sequence[Panel], shares: Sequence[float]) -> Sums:
@@ -165,7 +163,7 @@ def window_sums(panels: Sequence[Panel], shares: Sequence[float]) -> Sums:
         names, believed = ("v", "second", "noise", "noise3"), panel.share if panel.is_label else None
         run = ConstraintSums(panel.families, (Monomial(),), believed, panel.rows.is_even, names)
         v, second, noise, third = (one[:, 0, :] for one in panel.rows.run(run))
-        square = ratio(np.square(panel.mass), panel.n_effective)
+        square = ratio(np.square(panel.mass), panel.n_effective, 0.0)
         mass, square = (np.broadcast_to(one[:, None], v.shape) for one in (panel.mass, square))
         own = (mass, 1), (v, 1), (square, 2), (second, 2), (noise, 2), (third, 3)
         every.append([one * share**power for one, power in own])
@@ -208,7 +206,7 @@ class Drift:
     def standard_error(self) -> FloatArray:
         """The standard error of `error`, from this window and those before."""
         spread = np.stack([self._dispersion(t) for t in range(1, len(self.error) + 1)])
-        return np.sqrt(_ratio(spread * self.sums.noise, np.square(self.sums.mass)))
+        return np.sqrt(ratio(spread * self.sums.noise, np.square(self.sums.mass)))
 
     @cached_property
     def p_value(self) -> FloatArray:
@@ -231,11 +229,11 @@ class Drift:
         """
         before, after = self.sums.over(0, split), self.sums.over(split, end)
         spread = self._dispersion(end)
-        old, new = (spread * _ratio(one.noise, np.square(one.mass)) for one in (before, after))
+        old, new = (spread * ratio(one.noise, np.square(one.mass)) for one in (before, after))
         variance = old + new
-        third = spread * (_ratio(after.third, after.mass**3) - _ratio(before.third, before.mass**3))
-        t = _ratio(after.error - before.error, np.sqrt(variance))
-        score = normal_score(t, _ratio(third, variance**1.5))
+        third = spread * (ratio(after.third, after.mass**3) - ratio(before.third, before.mass**3))
+        t = ratio(after.error - before.error, np.sqrt(variance))
+        score = normal_score(t, ratio(third, variance**1.5))
         return Contrast(before.error, after.error, score, _rising(before.error, after.error, old, new))
 
     def _dispersion(self, end: int) -> FloatArray:
@@ -245,7 +243,7 @@ class Drift:
         """
         known = self.sums.over(0, end)
         observed = known.second - np.square(known.error) * known.square
-        return np.maximum(_ratio(observed, known.noise), 1.0 if self.is_label else 0.0)
+        return np.maximum(ratio(observed, known.noise), 1.0 if self.is_label else 0.0)
 
     def since(self, end: int, group: int, label: int) -> int:
         """Return the likeliest onset before `end`: the window from which the error differs most clearly from before."""
@@ -260,11 +258,11 @@ def _rising(before: FloatArray, after: FloatArray, old: FloatArray, new: FloatAr
     vary between groups as the means of all groups do. Normal means are independent of the differences.
     """
     variance = old + new
-    mean, noise = _ratio(before * new + after * old, variance), _ratio(old * new, variance)
+    mean, noise = ratio(before * new + after * old, variance), ratio(old * new, variance)
     known = np.isfinite(mean)
     between = np.where(known, np.square(mean) - noise, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-    shift = _ratio(FOUND * old, np.sqrt(variance))
-    odds = ratio(2.0 * mean * shift, np.maximum(between, 0.0) + noise)
+    shift = ratio(FOUND * old, np.sqrt(variance))
+    odds = ratio(2.0 * mean * shift, np.maximum(between, 0.0) + noise, 0.0)
     return np.asarray(LEAST_SIDE + (1.0 - 2.0 * LEAST_SIDE) * expit(np.nan_to_num(odds)))
 
 

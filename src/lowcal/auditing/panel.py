@@ -48,19 +48,9 @@ class Panel:
         return tuple(name for family in self.families for name in family.names)
 
     @property
-    def n(self) -> int:
-        """The number of rows, each counted as often as it stands for."""
-        return self.rows.count
-
-    @property
     def d(self) -> int:
         """The number of coordinates of a prediction."""
         return self.rows.d
-
-    @property
-    def largest_weight(self) -> float:
-        """The largest p_i of a single row."""
-        return self.rows.scale.single
 
     @cached_property
     def energy(self) -> float:
@@ -111,11 +101,6 @@ class Panel:
         errors. Predictions of 0 and 1 that are occasionally wrong have no noise of their own.
         """
         return self.rows.run(Excess())
-
-    @property
-    def is_believed(self) -> bool:
-        """Whether the noise is modelled by the predictions themselves."""
-        return self.share <= LEAST_NOISE
 
     def grid_error(self, notion: Notion) -> FloatArray | float:
         """Return a bound on the error of a redrawn smooth supremum due to the rounding of predictions."""
@@ -205,7 +190,7 @@ class Negatives:
     families: tuple[Family, ...]
 
     def __call__(self, shard: Shard) -> int:
-        """Return the number of a shard."""
+        """Return the sums of a shard."""
         return int(negatives(shard.design(self.families)).sum())
 
     def read(self, total: int, some: Local, scale: Scale) -> int:
@@ -237,8 +222,9 @@ class Excess:
 
     def read(self, total: Wholes, some: Local, scale: Scale) -> float:
         """Return the share."""
-        sums = (fine.number(one) for fine, one in zip(self._grids(scale), total, strict=True))
-        mean, room, cross, square, energy = sums
+        mean, room, cross, square, energy = (
+            fine.number(one) for fine, one in zip(self._grids(scale), total, strict=True)
+        )
         error = np.sqrt(max(square - 2.0 * mean * cross + mean * mean * energy, 0.0))
         slope = 2.0 * (room - 1.0 / max(2, some.y.shape[1]))
         return min(1.0, max(LEAST_NOISE, float(mean - 2.0 * error) / slope if slope > LEAST_NOISE else 0.0))
@@ -333,7 +319,7 @@ class Bins:
         return Plan.of(some.design(self.families), (Powers(1, 1, 3), Powers(2, 2)), scale, self.is_even)
 
     def __call__(self, shard: Shard) -> Tables:
-        """Return the sums of a shard, label by label."""
+        """Return the sums of a shard."""
         plan, p, tables = self._plan(shard, shard.scale), shard.at(START), Tables()
         for a, at in enumerate(self.cuts):
             sums = plan.sums(CellIds(np.searchsorted(at, p[:, a]), BINS))

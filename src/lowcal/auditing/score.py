@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.auditing.panel import Panel, believed
+from lowcal.guarantees.groups import ratio
 from lowcal.kernels.exact import Fine, Tables, Wholes
 from lowcal.kernels.loops import FEW
 from lowcal.kernels.reference import pieces, rows_in_cache
@@ -74,19 +75,12 @@ class Noise(NamedTuple):
     mean3: FloatArray
 
 
-class Summand(NamedTuple):
-    """A term of a sum at every row: a factor (`factors`) times c^power w^order."""
-
-    power: int
-    order: int
-
-
-#: The summands of `Totals`.
+#: The terms of `Totals` at every row: a factor (`factors`) times c^power w^order.
 SUMMANDS = Totals(
-    *(Summand(1, 1), Summand(1, 2), Summand(2, 2)),  # v, cross, second
-    *(Summand(2, 2), Summand(3, 3), Summand(4, 4)),  # noise, noise3, square
-    *(Summand(1, 1), Summand(1, 2), Summand(2, 2), Summand(3, 3)),  # shift, shift1, shift2, shift3
-    *(Summand(2, 2), Summand(1, 1), Summand(2, 2), Summand(3, 3)),  # steep, base, base2, base3
+    *(Powers(1, 1), Powers(1, 2), Powers(2, 2)),  # v, cross, second
+    *(Powers(2, 2), Powers(3, 3), Powers(4, 4)),  # noise, noise3, square
+    *(Powers(1, 1), Powers(1, 2), Powers(2, 2), Powers(3, 3)),  # shift, shift1, shift2, shift3
+    *(Powers(2, 2), Powers(1, 1), Powers(2, 2), Powers(3, 3)),  # steep, base, base2, base3
 )
 
 
@@ -115,12 +109,12 @@ class ConstraintSums:
     names: tuple[str, ...] = Totals._fields
 
     @property
-    def _summands(self) -> list[Summand]:
+    def _summands(self) -> list[Powers]:
         return [getattr(SUMMANDS, name) for name in self.names]
 
     def _plan(self, some: Local, scale: Scale) -> Plan:
         width = some.y.shape[1] * (1 if isinstance(self.weights[0], Cell) else len(self.weights))
-        blocks = [Powers(one.power, one.order, width) for one in self._summands]
+        blocks = [one._replace(width=width) for one in self._summands]
         return Plan.of(some.design(self.families), blocks, scale, self.is_even)
 
     def __call__(self, shard: Shard) -> Tables:
@@ -203,7 +197,7 @@ class WitnessSums:
         return [scale.fine(scale.single ** (one.order - 1)) for one in SUMMANDS]
 
     def __call__(self, shard: Shard) -> Wholes:
-        """Return the sums of a shard, shape (m, 14, 2)."""
+        """Return the sums of a shard."""
         design, p, grids = shard.design(self.families), shard.at(START), self._grids(shard.scale)
 
         def one(j: int) -> Wholes:
@@ -301,10 +295,10 @@ class Cumulants:
         `is_chosen`: the sample chose Z, as the one with the largest v of many.
         """
         moved = sums.shift1, sums.shift2, sums.shift3, sums.steep
-        one, two, three, steepest = (ratio(part, sums.shift) for part in moved)
+        one, two, three, steepest = (ratio(part, sums.shift, 0.0) for part in moved)
         if is_label:
             base, second, excess = sums.base, sums.base2, sums.second - sums.base2
-            slope = ratio(sums.noise3, sums.noise)
+            slope = ratio(sums.noise3, sums.noise, 0.0)
             error = np.maximum(sums.square - slope * sums.noise3, 0.0)
         else:
             base, second = sums.v, sums.second
@@ -324,7 +318,7 @@ class Cumulants:
         variance = around / left if left > 1e-12 else np.full(np.shape(g), np.inf)
         third = self.third + self.slope3 * (g - self.base)
         third = third - 3.0 * g * self.energy * second + 2.0 * g**3 * self.energy**2
-        return variance, ratio(third, variance**1.5)
+        return variance, ratio(third, variance**1.5, 0.0)
 
     def _second(self, g: FloatArray) -> FloatArray:
         """Return sum p^2 E[Z^2] if E[Z] = g.
@@ -340,16 +334,16 @@ class Cumulants:
         moved = np.sqrt(np.square(along) + (1.0 - np.square(balance)) * np.square(self.second))
         moved = np.where(np.abs(balance) < 1.0, moved, self.second + self.slope2 * (g - self.base))
         excess = self.excess - (moved - self.second) - self.regression * (self.v - g)
-        error = self.error * np.maximum(ratio(moved, self.second), 1.0)  # it grows with the number of events
-        kept = excess * np.maximum(0.0, 1.0 - ratio(4.0 * error, np.square(excess)))
+        error = self.error * np.maximum(ratio(moved, self.second, 0.0), 1.0)  # it grows with the number of events
+        kept = excess * np.maximum(0.0, 1.0 - ratio(4.0 * error, np.square(excess), 0.0))
         if self.is_chosen:
-            kept = kept * np.clip(ratio(g * np.sign(self.v), np.abs(self.v)), 0.0, 1.0)
+            kept = kept * np.clip(ratio(g * np.sign(self.v), np.abs(self.v), 0.0), 0.0, 1.0)
         return np.asarray(np.maximum(moved + np.where(error > 0.0, kept, 0.0), 0.0))
 
     @cached_property
     def _balance(self) -> FloatArray:
         """1 or -1 where all rows move the second moment the same way, and between them where they disagree."""
-        return np.clip(ratio(self.slope2, self.steepest), -1.0, 1.0)
+        return np.clip(ratio(self.slope2, self.steepest, 0.0), -1.0, 1.0)
 
     @property
     def standard_error(self) -> FloatArray:
@@ -403,12 +397,6 @@ def normal_score(t: FloatArray, skew: FloatArray) -> FloatArray:
     s = np.where(size < NO_SKEW, NO_SKEW, skew)
     root = np.cbrt(np.maximum(1.0 + s * t / 2.0, 0.0))
     return np.asarray(np.where(size < NO_SKEW, t, (root - 1.0 + s * s / 36.0) * 6.0 / s))
-
-
-def ratio(a: FloatArray, b: FloatArray, otherwise: float = 0.0) -> FloatArray:
-    """Return a / b where b is above 0."""
-    out = np.full(np.broadcast_shapes(np.shape(a), np.shape(b)), otherwise)
-    return np.asarray(np.divide(a, b, out=out, where=b > 0.0))
 
 
 def cumulants(panel: Panel, weights: Sequence[Weight]) -> Cumulants:

@@ -211,10 +211,8 @@ def given_alpha(alpha: float, mass: FloatArray | float = 1.0) -> FloatArray:
 
 def ratio(a: FloatArray, b: FloatArray, empty: float = np.nan) -> FloatArray:
     """Return a / b, and `empty` where b is not positive; no warning."""
-    a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
-    result = np.full(a.shape, empty)
-    np.divide(a, b, out=result, where=b > 0)
-    return np.where(np.isnan(a) | np.isnan(b), np.nan, result)
+    out = np.full(np.broadcast_shapes(np.shape(a), np.shape(b)), empty)
+    return np.asarray(np.divide(a, b, out=out, where=b > 0.0))
 
 
 # ------------------------------------------------------------------------------------------- moments
