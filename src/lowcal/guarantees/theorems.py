@@ -19,13 +19,12 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from math import sqrt
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
 
 import numpy as np
 
 from lowcal.data.errors import InvalidInput, printable
-from lowcal.data.inputs import check_whole
+from lowcal.data.inputs import check_numbers, check_whole
 from lowcal.data.signatures import spelled_out
 from lowcal.guarantees.groups import (
     ROUNDING,
@@ -532,9 +531,7 @@ def describe(moments: GroupMoments, name: str, label: str | None = None, margin:
     For sex=F, the variance of the predictions is 0.25, of which the outcomes justify 0.1: it exceeds the justified
     part by at least 0.135 (net of the margin of error), and the variance of the true probabilities by at most 0.221.
     """
-    given: object = margin
-    if not (isinstance(given, Real) and 0 <= float(given) < np.inf):
-        raise InvalidInput(f"margin must be a number of at least 0, but {margin!r} was given.")
+    check_numbers(margin=margin)
     who = printable(name if label is None else f"{name}, label {label}")
     mass = float(moments.mass)
     if not mass > 0:
