@@ -20,6 +20,7 @@ from lowcal.auditing.draws import Null, draws_for, new_seed, null_test
 from lowcal.auditing.monitoring import Drift, MonitoringReport, Windows, read_windows, window_sums
 from lowcal.auditing.panel import KEPT, Panel, reliability
 from lowcal.auditing.reports import (
+    BY,
     AuditReport,
     By,
     Finding,
@@ -27,8 +28,7 @@ from lowcal.auditing.reports import (
     LargestError,
     Origin,
     Verdict,
-    check_by,
-    label_of,
+    labels_of,
     sort_findings,
 )
 from lowcal.auditing.words import UNSEEN, left_out, percent, weighting
@@ -116,7 +116,8 @@ class Measurement:
         With by="per_person", groups below 1% of the rows come last: a measurement has no intervals, and in so small a
         group chance alone produces large errors per person.
         """
-        size = self.conditional if check_by(by) == "per_person" else self.violation
+        check_choice("by", by, BY)
+        size = self.conditional if by == "per_person" else self.violation
         is_last = (self.mass < MIN_SHARE) & (by == "per_person")
         order = np.lexsort((-size, is_last))[:n]
         return [(self.names[j], float(size[j]), str(self.suprema.witness(int(j)))) for j in order]
@@ -462,10 +463,10 @@ def _judged(
     lower, upper = (one[:, place[Monomial()]].tolist() for one in shares.per_person(limits.lower, limits.upper))
     gaps = [
         tuple(
-            Gap(label_of(layout, a), float(one.f[1]), float(one.fy[0]), lower[j][a], upper[j][a])
-            for a, one in enumerate(labels)
+            Gap(label, float(one.f[1]), float(one.fy[0]), *limits)
+            for label, one, *limits in zip(labels_of(layout), *known, strict=True)
         )
-        for j, labels in enumerate(moments)
+        for known in zip(moments, lower, upper, strict=True)
     ]
     return _Judged(panel, level, null, known, shares, described, gaps)
 
@@ -569,7 +570,7 @@ class Described:
 def _findings(part: _Judged, method: Method, layout: Layout) -> list[Finding]:
     """Return a finding for every subpopulation of a panel."""
     panel, found, power = part.panel, part.band.intervals, NormalDist().inv_cdf(0.8)
-    named = tuple(str(label_of(layout, a)) for a in range(panel.d))
+    named = tuple(map(str, labels_of(layout)))
     limits = found.lower, found.upper, *part.masses.per_person(found.lower, found.upper)
     sizes = panel.mass, panel.n_effective, part.band.found.basis, part.null.floor
     columns = found.violation, found.standard_error, *limits, *sizes

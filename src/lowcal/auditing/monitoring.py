@@ -29,7 +29,7 @@ from scipy.special import expit, ndtr
 from lowcal.auditing import words
 from lowcal.auditing.page import monitoring_page
 from lowcal.auditing.panel import Panel
-from lowcal.auditing.reports import AuditReport, Gap, Origin, Verdict, label_of, plain, written
+from lowcal.auditing.reports import AuditReport, Gap, Origin, Verdict, labels_of, plain, written
 from lowcal.auditing.score import ConstraintSums, normal_score
 from lowcal.data.errors import InvalidInput, abbreviate, aligned, brief, printable
 from lowcal.data.frames import Table as Frame
@@ -368,13 +368,14 @@ class MonitoringReport:
         first, *rest = windows.values()
         notes = tuple(note for note in first.notes if all(note in one.notes for one in rest))
         report = cls(by, float(confidence), windows, names, drift, (), notes)
-        return replace(report, alarms=tuple(_alarms(report)))
+        is_alarm = drift.p_value <= 1.0 - confidence  # the first of every group and label counts
+        raised = [(int(is_alarm[:, j, a].argmax()), j, a) for j, a in np.argwhere(is_alarm.any(axis=0)).tolist()]
+        return replace(report, alarms=tuple(_alarm(report, *one) for one in sorted(raised)))
 
     @property
     def labels(self) -> tuple[Any, ...]:
         """The labels: one for each class, or the positive class alone of two."""
-        layout = self.latest.layout
-        return tuple(label_of(layout, a) for a in range(layout.d))
+        return labels_of(self.latest.layout)
 
     @property
     def latest(self) -> AuditReport:
@@ -401,7 +402,8 @@ class MonitoringReport:
 
     def most_changed(self, n: int | None = None) -> list[Course]:
         """Return the n groups and labels that changed most; those with an alarm come first."""
-        alarms = {self._place_of(one): one for one in self.alarms}
+        of_label = {label: a for a, label in enumerate(self.labels)}
+        alarms = {(self.names.index(one.subpopulation), of_label.get(one.label, 0)): one for one in self.alarms}
         least = self.drift.p_value.min(axis=0)
         order = np.argsort(least, axis=None, kind="stable").tolist()
         places = dict.fromkeys([*alarms, *(divmod(one, least.shape[1]) for one in order)])
@@ -410,11 +412,6 @@ class MonitoringReport:
             Course(self.names[j] + label[a], self.gaps(self.names[j], a), alarms.get((j, a)))
             for j, a in list(places)[:n]
         ]
-
-    def _place_of(self, alarm: Alarm) -> tuple[int, int]:
-        """Return the positions of an alarm's group and label in `names` and `labels`."""
-        label = 0 if alarm.label is None else self.labels.index(alarm.label)
-        return self.names.index(alarm.subpopulation), label
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data, ready for JSON."""
@@ -511,13 +508,6 @@ class MonitoringReport:
         ]
         notes = [fill(f"Note: {note}", 110, subsequent_indent="      ") for note in self.notes]
         return "\n".join([fill(self.summary, 110), "", *table, "", fill(self.alarm_lead, 110), *alarms, *notes])
-
-
-def _alarms(report: MonitoringReport) -> list[Alarm]:
-    """Return the first alarm of every group and label, in the order of time."""
-    is_alarm = report.drift.p_value <= 1.0 - report.confidence
-    raised = [(int(is_alarm[:, j, a].argmax()), int(j), int(a)) for j, a in np.argwhere(is_alarm.any(axis=0))]
-    return [_alarm(report, *one) for one in sorted(raised)]
 
 
 def _alarm(report: MonitoringReport, t: int, j: int, a: int) -> Alarm:

@@ -36,6 +36,7 @@ from lowcal.data.errors import (
 from lowcal.data.files.atomic import atomic_write
 from lowcal.data.inputs import Layout, check_whole
 from lowcal.guarantees import GroupMoments, GroupPage, describe
+from lowcal.guarantees.groups import class_names
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions import Notion, Witness
 from lowcal.rows.explaining import Explanation, most_changed
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 #: The error by which findings are ranked: the violation over all rows, or the error per person.
 By = Literal["violation", "per_person"]
+BY = get_args(By)
 #: The number of groups drawn by default.
 SHOWN = 40
 #: The attributes that `to_dict` copies.
@@ -308,7 +310,7 @@ class AuditReport:
         those with the largest estimate: in a group of few rows, chance alone produces large errors per person.
         """
         check_whole("n", n, 1)
-        return (self.findings if by is None or check_by(by) == self.by else sort_findings(self.findings, by))[:n]
+        return (self.findings if by in (None, self.by) else sort_findings(self.findings, by))[:n]
 
     def shown(self, n: int) -> tuple[Finding, ...]:
         """Return the n worst findings, and also the one that proves the verdict if it is not among them."""
@@ -455,17 +457,9 @@ def _explained(
     return most_changed(fit.predictor if isinstance(fit, Fit) else fit, *explain)
 
 
-def check_by(by: By) -> By:
-    """Return the error to rank by if it is valid; refuse it otherwise."""
-    check_choice("by", by, get_args(By))
-    return by
-
-
-def label_of(layout: Layout, a: int) -> Any:
-    """Return the class of coordinate a: the second of two for scalars, None without classes."""
-    if layout.classes is None:
-        return None if layout.d == 1 else a
-    return layout.classes[1] if layout.d == 1 else layout.classes[a]
+def labels_of(layout: Layout) -> tuple[Any, ...]:
+    """Return the class of every coordinate: the second of two for scalars, which is None without classes."""
+    return tuple(class_names(layout)) if layout.d > 1 else (layout.classes[1] if layout.classes else None,)
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -474,8 +468,9 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in own}
 
 
-def sort_findings(findings: Sequence[Finding], by: By = "violation") -> tuple[Finding, ...]:
+def sort_findings(findings: Sequence[Finding], by: By) -> tuple[Finding, ...]:
     """Return the worst findings first (`AuditReport.worst`); those without an error per person come last."""
+    check_choice("by", by, BY)
     size = np.abs([one.interval(by)[0] for one in findings])
     least = np.array([one.least_per_person if by == "per_person" else 0.0 for one in findings])
     return tuple(findings[j] for j in np.lexsort((-size, -least)))

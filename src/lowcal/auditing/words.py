@@ -17,6 +17,7 @@ import numpy as np
 from lowcal.data.errors import abbreviate, aligned, brief, brief_names, printable
 from lowcal.data.inputs import Layout
 from lowcal.data.version import __version__
+from lowcal.guarantees.groups import class_names
 from lowcal.notions import LowDegree
 
 if TYPE_CHECKING:
@@ -165,9 +166,7 @@ def weighting(weight: object) -> str:
 
 def labels(layout: Layout) -> list[str | None]:
     """Return the name of every coordinate of a prediction: one for each class, or None alone for scalars."""
-    if layout.d == 1:
-        return [None]
-    return [str(a if layout.classes is None else layout.classes[a]) for a in range(layout.d)]
+    return [None] if layout.d == 1 else [str(one) for one in class_names(layout)]
 
 
 def outside(bins: ReliabilityBins, confidence: float) -> str:

@@ -434,7 +434,7 @@ def read_memberships(c: Membership, n: int) -> FloatArray:
 
 def read_label(label: Any, layout: Layout) -> int:
     """Return the coordinate of a label; binary problems have one, that of the second class."""
-    names = _names(layout)
+    names = class_names(layout)
     if layout.d == 1:
         if label is None or label == names[1]:
             return 0
@@ -449,7 +449,7 @@ def read_label(label: Any, layout: Layout) -> int:
     return names.index(label)
 
 
-def _names(layout: Layout) -> list[Any]:
+def class_names(layout: Layout) -> list[Any]:
     """Return the classes, or their positions where y has soft labels."""
     return list(range(layout.n_classes) if layout.classes is None else layout.classes)
 
@@ -460,7 +460,7 @@ def _read_replicates(replicates: ArrayLike, outcomes: Outcomes) -> FloatArray:
     if given.ndim != 2 or given.shape[1] == 0:
         raise InvalidInput(f"replicates must have shape (n, r), r labels of each row, but its shape is {given.shape}.")
     check_length("replicates", len(given), len(outcomes.p))
-    layout, names = outcomes.layout, _names(outcomes.layout)
+    layout, names = outcomes.layout, class_names(outcomes.layout)
     is_number = layout.d == 1 and layout.classes is None
     known = "Give outcomes in [0, 1]." if is_number else f"The classes are {', '.join(map(repr, names))}."
     of_class: dict[Any, FloatArray] = dict(zip(names, np.eye(len(names))[:, -layout.d :], strict=True))
