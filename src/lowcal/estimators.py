@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv, train_test_split
@@ -544,8 +545,6 @@ def _read_y(y: ArrayLike, X: Any, is_numeric: bool) -> NDArray[Any]:
 
 def _probabilities(model: Any, X: Any) -> FloatArray:
     """Return predict_proba, or the squashed decision function of a model that has none."""
-    from scipy.special import expit, softmax
-
     if hasattr(model, "predict_proba"):
         return np.asarray(model.predict_proba(X), dtype=np.float64)
     if not hasattr(model, "decision_function"):

@@ -107,7 +107,9 @@ class ViolationDisplay(Display):
         for label in axes.get_yticklabels():
             label.set_parse_math(False)  # dollar signs in names are shown as they are
         axes.set_ylim(shown - 0.5, -0.5)
-        axes.set_xlabel(f"predictions too high  ←  {self.unit}  →  too low{_rest(shown, len(self.names))}")
+        left = len(self.names) - shown
+        rest = f"\n{left:,} of {len(self.names):,} groups, ranked below these, are not shown" if left else ""
+        axes.set_xlabel(f"predictions too high  ←  {self.unit}  →  too low{rest}")
         axes.xaxis.get_major_locator().set_params(nbins=5)  # more would touch each other
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
 
@@ -479,11 +481,6 @@ def _pyplot() -> Any:
 def short(name: str, length: int = 44) -> str:
     """Return a name on one line, of at most `length` characters."""
     return abbreviate(" ".join(str(name).split()), length)
-
-
-def _rest(shown: int, total: int) -> str:
-    """Return the part of a label that counts the groups left out."""
-    return "" if shown == total else f"\n{total - shown:,} of {total:,} groups, ranked below these, are not shown"
 
 
 def _check_report(report: object, kind: type = AuditReport, made_by: str = "audit()") -> None:

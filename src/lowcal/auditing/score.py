@@ -256,13 +256,9 @@ def _witness_noise(f: FloatArray, chance: FloatArray, W: FloatArray) -> tuple[No
     return noise, noise
 
 
-#: The search of a limit takes up to this many steps outwards, each longer by this factor, and then bisects.
-STEPS, GROWTH, HALVINGS = 30, 1.5, 45
 #: Share of one label taken off a deviation. With 2 to 40 labels expected and critical values from 1.96 to 3.4 there are
 #: then at most 1.2 times as many misses as stated, 1.7 times without it (tests/auditing/test_certificates.py).
 CONTINUITY = 0.15
-#: Skewness below this is none: the formula divides by it.
-NO_SKEW = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,13 +366,13 @@ class Cumulants:
 
         # step outwards to the first g that is rejected, then bisect: the score is not monotone far from v
         inside, outside = np.broadcast_to(self.v, step.shape), np.clip(self.v + step, -1.0, 1.0)
-        for _ in range(STEPS):
+        for _ in range(30):
             further = is_in(outside) & (np.abs(outside) < 1.0)
             if not further.any():
                 break
-            ahead = np.clip(self.v + GROWTH * (outside - self.v), -1.0, 1.0)
+            ahead = np.clip(self.v + 1.5 * (outside - self.v), -1.0, 1.0)
             inside, outside = np.where(further, outside, inside), np.where(further, ahead, outside)
-        for _ in range(HALVINGS):
+        for _ in range(45):
             middle = (inside + outside) / 2
             accepted = is_in(middle)
             inside, outside = np.where(accepted, middle, inside), np.where(accepted, outside, middle)
@@ -392,11 +388,11 @@ def normal_score(t: FloatArray, skew: FloatArray) -> FloatArray:
     >>> normal_score(np.array([-1.96, 1.96]), np.full(2, 0.5)).round(2)  # skewed to the right: low sums are rarer
     array([-2.21,  1.73])
     """
-    size = np.abs(skew)
+    size, least = np.abs(skew), 1e-6  # less skewness is none, as the formula divides by it
     t = np.sign(t) * np.maximum(np.abs(t) - CONTINUITY * size, 0.0)
-    s = np.where(size < NO_SKEW, NO_SKEW, skew)
+    s = np.where(size < least, least, skew)
     root = np.cbrt(np.maximum(1.0 + s * t / 2.0, 0.0))
-    return np.asarray(np.where(size < NO_SKEW, t, (root - 1.0 + s * s / 36.0) * 6.0 / s))
+    return np.asarray(np.where(size < least, t, (root - 1.0 + s * s / 36.0) * 6.0 / s))
 
 
 def cumulants(panel: Panel, weights: Sequence[Weight]) -> Cumulants:
