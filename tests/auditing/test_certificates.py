@@ -177,16 +177,20 @@ def test_what_the_rows_say_against_f_counts_beyond_its_noise():
 
 def test_the_second_moment_by_hand():
     """It moves from 1 to 2; of an excess of 10 - 1 - 0.5 remain 8.5 (1 - 4 * 2 / 8.5^2), half of it if Z was chosen."""
-    one, nothing = np.ones(1), np.zeros(1)
-    sums = Totals(*(2.0 * one if name == "v" else nothing for name in Totals._fields))
-    moments = nothing, one, nothing, nothing, one, nothing, one
-    known = Cumulants(sums, *moments, excess=10.0 * one, regression=0.5 * one, error=one, energy=0.0, is_chosen=False)
+    one = np.ones(1)
+    sums = {"v": 2.0, "second": 11.0, "base2": 1.0, "shift": 1.0, "shift2": 1.0, "steep": 1.0}
+    sums |= {"noise": 1.0, "noise3": 0.5, "square": 1.25}  # the rest of the noise has the variance 1
+
+    def of(**other):
+        return Cumulants(Totals(*((sums | other).get(name, 0.0) * one for name in Totals._fields)), 0.0, is_label=True)
+
+    known = of()
     kept = 8.5 - 8.0 / 8.5
     assert known._second(one) == pytest.approx(2.0 + kept)
     assert replace(known, is_chosen=True)._second(one) == pytest.approx(2.0 + kept / 2)
     assert replace(known, is_chosen=True)._second(-one) == pytest.approx(0.0)
-    assert replace(known, excess=2.0 * one)._second(nothing) == pytest.approx(1.0)  # within its noise
-    both = replace(known, slope2=0.6 * one, error=nothing)  # some rows raise it, and others lower it
+    assert of(second=3.0)._second(0.0 * one) == pytest.approx(1.0)  # within its noise
+    both = of(shift2=0.6, square=0.25)  # without noise of its own; some rows raise it, and others lower it
     assert both._second(one) == pytest.approx(np.hypot(1.6, 0.8))
 
 

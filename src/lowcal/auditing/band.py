@@ -249,7 +249,7 @@ def _along(panel: Panel, found: Suprema, known: Constraints | None) -> tuple[lis
         unsigned = [Witness(one.weights, _sign(panel, one) * one.coefficients) for one in witnesses]
         share = panel.share if panel.is_label else None
         sums = panel.rows.run(WitnessSums(panel.families, tuple(unsigned), share))
-    return unsigned, Cumulants.of(sums, panel.energy, panel.is_label, is_chosen=True)
+    return unsigned, Cumulants(sums, panel.energy, panel.is_label, is_chosen=True)
 
 
 def _sign(panel: Panel, witness: Witness) -> float:

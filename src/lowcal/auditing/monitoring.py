@@ -171,13 +171,11 @@ def window_sums(panels: Sequence[Panel], shares: Sequence[float]) -> Sums:
 
 
 class Contrast(NamedTuple):
-    """The errors before and after a window began, and the normal score of their difference; each (m, d).
+    """The normal score of the difference of the errors before and after a window began, (m, d).
 
     `rising` is the share of the level for a rise of the error; a fall has the rest.
     """
 
-    before: FloatArray
-    after: FloatArray
     score: FloatArray
     rising: FloatArray
 
@@ -234,7 +232,7 @@ class Drift:
         third = spread * (ratio(after.third, after.mass**3) - ratio(before.third, before.mass**3))
         t = ratio(after.error - before.error, np.sqrt(variance))
         score = normal_score(t, ratio(third, variance**1.5))
-        return Contrast(before.error, after.error, score, _rising(before.error, after.error, old, new))
+        return Contrast(score, _rising(before.error, after.error, old, new))
 
     def _dispersion(self, end: int) -> FloatArray:
         """Return the ratio of the variance observed before a window to that under the predictions.

@@ -233,8 +233,6 @@ class Excess:
 # --- reliability -----------------------------------------------------------------------------------------------
 #: Bins of a diagram: enough to see a shape, few enough that each holds rows.
 BINS = 10
-#: The cuts are quantiles of at most about this many rows, evenly spaced: their positions matter little.
-SKETCHED = 50_000
 #: A report keeps the bins of at most this many subpopulations, the worst, as many as its page lists.
 KEPT = 1_000
 
@@ -281,7 +279,7 @@ def reliability(
     >>> bins.prediction, bins.outcome, bins.rows
     (array([0.2, 0.9]), array([0.5, 1. ]), array([2., 2.]))
     """
-    step = max(1, rows.scale.n // SKETCHED)
+    step = max(1, rows.scale.n // 50_000)  # of few rows, evenly spaced: the positions of the cuts matter little
     some = rows.sample(np.arange(0, rows.scale.n, step) if step > 1 else None)
     at = tuple(cuts(f, some.weight, BINS) for f in some.at(START).T)
     table = rows.run(Bins(tuple(families), at, rows.is_even))

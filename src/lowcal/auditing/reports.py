@@ -415,7 +415,6 @@ class AuditReport:
 
     def to_markdown(self, n: int = 10) -> str:
         """Return the verdict, the figures and the n worst groups as Markdown."""
-        check_whole("n", n, 1)
         return words.as_markdown(self, n)
 
     def plot(self, *, n: int | None = SHOWN, before: AuditReport | None = None, ax: Any = None) -> ViolationDisplay:

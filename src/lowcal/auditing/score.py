@@ -265,42 +265,32 @@ CONTINUITY = 0.15
 class Cumulants:
     """Moments from which the variance and the skewness of v follow under any g; arrays of one shape.
 
-    second and third = sum p^k E[Z^k] if g = base; slope2 and slope3 are their derivatives in g, slope1 that of sum p^2
-    E[Z]. The sample's own second moment counts against them as far as the difference exceeds its noise (`_second`):
-    `excess` is the difference at g = base, `regression` times v - g is the part that v explains, `error` its variance.
+    sum p^k E[Z^k], k = 2 and 3, are `sums.base2` and `sums.base3` if g = `sums.base`, where they are known best: at the
+    believed probabilities for labels, else at v. The sample's own second moment counts against them as far as the
+    difference exceeds its noise (`_second`). `is_chosen`: the sample chose Z, as the one with the largest v of many.
     """
 
     sums: Totals[FloatArray]
-    base: FloatArray
-    second: FloatArray
-    third: FloatArray
-    slope1: FloatArray
-    slope2: FloatArray
-    slope3: FloatArray
-    steepest: FloatArray
-    excess: FloatArray
-    regression: FloatArray
-    error: FloatArray
     energy: float
-    is_chosen: bool
+    is_label: bool
+    is_chosen: bool = False
 
-    @classmethod
-    def of(cls, sums: Totals[FloatArray], energy: float, is_label: bool, *, is_chosen: bool = False) -> Cumulants:
-        """Set the base to where moments are known best: at the believed probabilities for labels, else at v.
+    @cached_property
+    def slopes(self) -> tuple[FloatArray, ...]:
+        """The derivatives in g of sum p^2 E[Z] and of these two, and that of the second in absolute values."""
+        moved = self.sums.shift1, self.sums.shift2, self.sums.shift3, self.sums.steep
+        return tuple(ratio(part, self.sums.shift, 0.0) for part in moved)
 
-        `is_chosen`: the sample chose Z, as the one with the largest v of many.
-        """
-        moved = sums.shift1, sums.shift2, sums.shift3, sums.steep
-        one, two, three, steepest = (ratio(part, sums.shift, 0.0) for part in moved)
-        if is_label:
-            base, second, excess = sums.base, sums.base2, sums.second - sums.base2
-            slope = ratio(sums.noise3, sums.noise, 0.0)
-            error = np.maximum(sums.square - slope * sums.noise3, 0.0)
-        else:
-            base, second = sums.v, sums.second
-            excess = slope = error = np.zeros_like(sums.v)
-        known = base, second, sums.base3, one, two, three, steepest
-        return cls(sums, *known, excess, slope, error, energy, is_chosen)
+    @cached_property
+    def regression(self) -> FloatArray:
+        """How much of the second moment's noise goes with that of v."""
+        return ratio(self.sums.noise3, self.sums.noise, 0.0)
+
+    @cached_property
+    def error(self) -> FloatArray:
+        """The variance of the rest of that noise; 0 for numbers, whose own powers are their moments."""
+        rest = np.maximum(self.sums.square - self.regression * self.sums.noise3, 0.0)
+        return rest if self.is_label else np.zeros_like(rest)
 
     @property
     def v(self) -> FloatArray:
@@ -310,9 +300,10 @@ class Cumulants:
     def spread(self, g: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the variance and the skewness of v if E[Z] = g: sum p^2 (Z - g)^2 / (1 - sum p^2), moved to g."""
         second, left = self._second(g), 1.0 - self.energy
-        around = np.maximum(second - np.square(g) * (2.0 * self.slope1 - self.energy), 0.0)
+        slope1, _, slope3, _ = self.slopes
+        around = np.maximum(second - np.square(g) * (2.0 * slope1 - self.energy), 0.0)
         variance = around / left if left > 1e-12 else np.full(np.shape(g), np.inf)
-        third = self.third + self.slope3 * (g - self.base)
+        third = self.sums.base3 + slope3 * (g - self.sums.base)
         third = third - 3.0 * g * self.energy * second + 2.0 * g**3 * self.energy**2
         return variance, ratio(third, variance**1.5, 0.0)
 
@@ -325,12 +316,12 @@ class Cumulants:
         variance R^2, D (1 - (2 R / D)^2) is added, if positive; the share g / v of this if the sample chose Z: the more
         freely it chose, the larger its second moment, even if f is right.
         """
-        balance = self._balance
-        along = balance * self.second + self.steepest * (g - self.base)
-        moved = np.sqrt(np.square(along) + (1.0 - np.square(balance)) * np.square(self.second))
-        moved = np.where(np.abs(balance) < 1.0, moved, self.second + self.slope2 * (g - self.base))
-        excess = self.excess - (moved - self.second) - self.regression * (self.v - g)
-        error = self.error * np.maximum(ratio(moved, self.second, 0.0), 1.0)  # it grows with the number of events
+        sums, balance, (_, slope, _, steepest) = self.sums, self._balance, self.slopes
+        along = balance * sums.base2 + steepest * (g - sums.base)
+        moved = np.sqrt(np.square(along) + (1.0 - np.square(balance)) * np.square(sums.base2))
+        moved = np.where(np.abs(balance) < 1.0, moved, sums.base2 + slope * (g - sums.base))
+        excess = (sums.second - sums.base2) - (moved - sums.base2) - self.regression * (self.v - g)
+        error = self.error * np.maximum(ratio(moved, sums.base2, 0.0), 1.0)  # it grows with the number of events
         kept = excess * np.maximum(0.0, 1.0 - ratio(4.0 * error, np.square(excess), 0.0))
         if self.is_chosen:
             kept = kept * np.clip(ratio(g * np.sign(self.v), np.abs(self.v), 0.0), 0.0, 1.0)
@@ -339,7 +330,7 @@ class Cumulants:
     @cached_property
     def _balance(self) -> FloatArray:
         """1 or -1 where all rows move the second moment the same way, and between them where they disagree."""
-        return np.clip(ratio(self.slope2, self.steepest, 0.0), -1.0, 1.0)
+        return np.clip(ratio(self.slopes[1], self.slopes[3], 0.0), -1.0, 1.0)
 
     @property
     def standard_error(self) -> FloatArray:
@@ -359,7 +350,7 @@ class Cumulants:
     def limits(self, critical: FloatArray | float) -> tuple[FloatArray, FloatArray]:
         """Return the least and the greatest g in [-1, 1] whose score is within the critical value."""
         side = np.array([-1.0, 1.0]).reshape(2, *np.ones(self.v.ndim, dtype=int))
-        step = side * np.maximum(self.standard_error, self.steepest) / 4.0
+        step = side * np.maximum(self.standard_error, self.slopes[3]) / 4.0
 
         def is_in(g: FloatArray) -> NDArray[np.bool_]:
             return np.abs(self.score(g)) <= critical
@@ -399,4 +390,4 @@ def cumulants(panel: Panel, weights: Sequence[Weight]) -> Cumulants:
     """Return the sums of every constraint Z = c u_s (y_a - f_a), shape (m, S, d): one pass over the rows."""
     share = panel.share if panel.is_label else None
     found = panel.rows.run(ConstraintSums(panel.families, tuple(weights), share, panel.rows.is_even))
-    return Cumulants.of(Totals(*found), panel.energy, panel.is_label)
+    return Cumulants(Totals(*found), panel.energy, panel.is_label)
