@@ -70,6 +70,14 @@ if TYPE_CHECKING:
 SEED = 0
 
 
+class MetricRows(TypedDict, total=False):
+    """What every measurement and metric may be given with its rows."""
+
+    subpopulations: ClassChoice
+    sample_weight: ArrayLike | None
+    classes: Sequence[Any] | None
+
+
 @dataclass(frozen=True, eq=False)
 class Measurement:
     """The supremum over the weight class for every subpopulation.
@@ -179,21 +187,18 @@ SEARCHES, JUDGED = 3, 10
 BRACKET = 200_000
 
 
-class AuditOptions(TypedDict, total=False):
+class AuditOptions(MetricRows, total=False):
     """The options of `audit` other than the rows and `by`."""
 
-    subpopulations: ClassChoice
     notion: str | Notion
     alpha: float | None
     per_person: float | None
     min_share: float
-    sample_weight: ArrayLike | None
     frequency_weight: ArrayLike | None
     confidence: float
     random_state: int | np.random.Generator | None
     method: Method
     null_draws: int
-    classes: Sequence[Any] | None
     memory: int | None
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
-from lowcal.auditing.audits import measure
+from lowcal.auditing.audits import MetricRows, measure
 from lowcal.auditing.monitoring import DRAWN, MonitoringReport
 from lowcal.auditing.panel import ReliabilityBins, reliability
 from lowcal.auditing.reports import SHOWN, AuditReport
@@ -25,7 +25,6 @@ from lowcal.data.signatures import spelled_out
 from lowcal.guarantees import moment_sandwich
 from lowcal.guarantees.groups import GroupRows, read_label
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.metrics import MetricRows
 from lowcal.notions import Notion
 from lowcal.rows import Memory
 from lowcal.solve.runs import Fit
