@@ -9,8 +9,7 @@ from time import perf_counter
 
 import numpy as np
 
-from lowcal.auditing.certificates.drift import Drift, window_sums
-from lowcal.auditing.windows import read_windows
+from lowcal.auditing.monitoring import Drift, read_windows, window_sums
 from lowcal.data.progress import Passes
 from lowcal.solve.homes import open_home
 

@@ -17,8 +17,8 @@ import pytest
 #: The tests of the second stage: they start processes, build the site, drive a browser, compare compiled kernels with
 #: their definitions, run what belongs to other libraries, or simulate. A name stands for all tests that begin with it.
 INTEGRATION = (
-    "auditing/reports/test_browser.py",
-    "auditing/reports/test_demo_page.py",
+    "auditing/test_browser.py",
+    "auditing/test_demo_page.py",
     "auditing/test_audit.py::test_noise_is_not_found_by_a_learner",
     "auditing/test_coverage.py",
     "auditing/test_per_person.py::test_intervals_per_person_cover",

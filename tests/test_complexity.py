@@ -13,7 +13,7 @@ import pytest
 import lowcal
 from lowcal import Full, InvalidInput, LowDegree
 from lowcal import complexity as cx
-from lowcal.auditing.certificates.finite_sample import bernstein
+from lowcal.auditing.band import bernstein
 from lowcal.auditing.reports import Verdict
 
 

@@ -13,7 +13,7 @@ from scipy.special import expit as sigmoid
 from scipy.special import softmax
 
 from lowcal import Groups, Intersections, Memberships, Subpopulations, Thresholds, Trees
-from lowcal.auditing.certificates.panel import Panel
+from lowcal.auditing.panel import Panel
 from lowcal.kernels.reference import Design, Matrix
 from lowcal.kernels.simplex import IntArray
 from lowcal.notions.weights import Monomial

@@ -39,9 +39,10 @@ _MODULES = (
 #: Where the other names live; each is imported when first used, so that `import lowcal` costs next to nothing.
 _NAMES = {
     "auditing.audits": "Measurement audit measure",
+    "auditing.monitoring": "Alarm MonitoringReport",
     "auditing.plotting": "DriftDisplay HierarchyDisplay ReliabilityDisplay SandwichDisplay TrajectoryDisplay "
     "ViolationDisplay",
-    "auditing.reports": "Alarm AuditReport Finding MonitoringReport Verdict",
+    "auditing.reports": "AuditReport Finding Verdict",
     "data.cards": "on_card",
     "data.cells": "cells cells_sql",
     "data.errors": "AuditWarning CannotWrite CardFull CheckFailed DamagedFile FitInterrupted FitWarning InvalidInput "
@@ -67,9 +68,10 @@ if TYPE_CHECKING:  # the same table for type checkers
     from lowcal import accounting, complexity, datasets, errors, guarantees, hierarchy, metrics, online, persistence
     from lowcal import sampling, testing
     from lowcal.auditing.audits import Measurement, audit, measure
+    from lowcal.auditing.monitoring import Alarm, MonitoringReport
     from lowcal.auditing.plotting import DriftDisplay, HierarchyDisplay, ReliabilityDisplay, SandwichDisplay
     from lowcal.auditing.plotting import TrajectoryDisplay, ViolationDisplay
-    from lowcal.auditing.reports import Alarm, AuditReport, Finding, MonitoringReport, Verdict
+    from lowcal.auditing.reports import AuditReport, Finding, Verdict
     from lowcal.data.cards import on_card
     from lowcal.data.cells import cells, cells_sql
     from lowcal.data.errors import (

@@ -1,8 +1,8 @@
 """How many rounds and how many rows a notion takes: the bounds of Lemma 5.3 and of the paper's sample complexities.
 
-There are two kinds of numbers. A *proved* number has known constants: that many rows are enough, with probability
-1 - beta. An *order* (the paper's O(...)) has an unknown constant, so it can only compare notions. Every result is
-marked as one of the two. The constants are sharper than the paper's, or corrected (spec 4.3, 4.6, 4.7, 4.9, 6, 9).
+A *proved* number has known constants: that many rows are enough, with probability 1 - beta. An *order* (the paper's
+O(...)) has an unknown constant, so it can only compare notions. Every result is marked as one of the two. The constants
+are sharper than the paper's, or corrected (spec 4.3, 4.6, 4.7, 4.9, 6, 9).
 
 N is always the number of signed pairs, 2 |C| |W|, with |W| weights u e_a in the basis of the notion.
 """
@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, comb, exp, inf, isinf, log, log2, sqrt
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from scipy.special import ndtri
 
-from lowcal.data.errors import InvalidInput, suggest
+from lowcal.data.errors import InvalidInput, aligned, check_choice
 from lowcal.data.inputs import check_positive, check_whole
 from lowcal.kernels.simplex import width
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
@@ -65,7 +65,7 @@ def coordinates(n_classes: int) -> int:
 
 def start_potential(d: int, start: Start = "any") -> float:
     """Return the largest phi(f_0) = E||f* - f_0||^2: 1/4 or 1 - 1/d from a uniform start, else 1 or 2 (spec 4.3)."""
-    check_word("start", start, Start)
+    check_choice("start", start, get_args(Start))
     if start == "uniform":
         return 0.25 if d == 1 else 1.0 - 1.0 / d
     return 1.0 if d == 1 else 2.0
@@ -91,7 +91,6 @@ def iterations(
 
     Parameters
     ----------
-    notion, alpha, n_classes : what is to be reached; two classes are the scalar convention, d = 1.
     start : "uniform" (Algorithm 1 as printed) or "any" (a given predictor).
     constants : "sharp", or "paper" for 8 d / alpha^2 whatever the start.
 
@@ -101,7 +100,7 @@ def iterations(
     (800, 8000)
     """
     check_level("alpha", alpha)
-    check_word("constants", constants, Constants)
+    check_choice("constants", constants, get_args(Constants))
     d, chosen = coordinates(n_classes), parse_notion(notion)
     phi = start_potential(d, start)
     if constants == "paper":
@@ -237,7 +236,7 @@ def audit_rows(
         raise InvalidInput(f"The rows of an audit are known for multiaccuracy and degree-k, but {parsed} was given.")
     for name, value in (("alpha", alpha), ("beta", beta), ("rate", rate)):
         check_level(name, value)
-    check_word("method", method, Method)
+    check_choice("method", method, get_args(Method))
     constraints = n_pairs(parsed, n_subpopulations, n_classes, alpha) / 2
     target, deviation = basis_tolerance(parsed, alpha, n_classes), sqrt(rate * (1 - rate))
     lucky = float(ndtri(0.9))  # |v_n| is smaller with probability 80%
@@ -264,7 +263,6 @@ def sample_size(
 
     Parameters
     ----------
-    notion, alpha, n_classes : what is to hold.
     vc, n_subpopulations : the size of C; the proved settings need the number, an order takes either.
     setting : "fresh": a new batch for every round (4.6). "reuse": one sample and Algorithm 1 at the tolerance alpha / 2
         with the step alpha / (2B), which makes at most T = 4 phi B / alpha^2 updates, each pair deviating by at most
@@ -286,7 +284,7 @@ def sample_size(
     check_level("beta", beta)
     check_positive("constant", constant)
     setting = setting or ("order" if n_subpopulations is None else "fresh")
-    check_word("setting", setting, Setting)
+    check_choice("setting", setting, get_args(Setting))
     chosen = parse_notion(notion)
     if setting == "order":
         return Orders(alpha, 1, n_classes, _capacity(vc, n_subpopulations), beta, constant).of(chosen)
@@ -444,8 +442,7 @@ class Comparison:
             (r.trained, show_rows(r.corrected.rows), show_rows(r.paper.rows), f"{r.ratio:.3g}", r.corrected.formula)
             for r in self.rows
         ]
-        a, b, c, d = (max(len(row[j]) for row in cells) for j in range(4))
-        return "\n".join([head, *(f"{r[0]:<{a}}  {r[1]:>{b}}  {r[2]:>{c}}  {r[3]:>{d}}  {r[4]}" for r in cells)])
+        return "\n".join([head, *(line[2:] for line in aligned(cells, "lrrrl"))])
 
 
 def compare(
@@ -509,13 +506,6 @@ def check_level(name: str, value: object) -> None:
     """Refuse what is not a number strictly between 0 and 1."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
         raise InvalidInput(f"{name} must be a number strictly between 0 and 1, but {value!r} was given.")
-
-
-def check_word(name: str, word: object, among: Any) -> None:
-    """Refuse a word that is not one of a `Literal`."""
-    valid = get_args(among)
-    if word not in valid:
-        raise InvalidInput(f"Unknown {name} {word!r}; valid: {', '.join(valid)}.{suggest(str(word), valid)}")
 
 
 def _capacity(vc: float | None, n_subpopulations: int | None) -> float:

@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, fields, is_dataclass, replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv, train_test_split
@@ -42,6 +43,7 @@ from lowcal.solve.homes import read_class
 from lowcal.solve.options import ALPHA, Options
 from lowcal.solve.provenance import remember, sketch_rows
 from lowcal.solve.recalibration import recalibrate_from
+from lowcal.solve.runs import Fit
 from lowcal.subpopulations import Groups, Private, Subpopulations, Trees
 from lowcal.subpopulations.levels import resolve
 
@@ -290,7 +292,7 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return np.sort(parts[0]), np.sort(parts[1])
 
     def _recalibrate(self, part: _TrainingRows, p: FloatArray, n: int, options: Options, seed: int) -> None:
-        """Recalibrate on a part of n rows, as far as cross-fitting allows; keep what a user may ask for."""
+        """Recalibrate on a part of n rows, as far as cross-fitting allows."""
         y, classes = self._outcomes(part, n)
         if self._is_open():
             folds = max(2, round(1.0 / self.validation_fraction))
@@ -298,6 +300,10 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             fit = recalibrate_from(y, p, *given, takes_line=isinstance(self.estimator_, list))
         else:
             fit = fit_rows(y, p, Frame.of(part.X), part.weight, classes, self._asked(options, len(p)), seed)
+        self._keep(fit)
+
+    def _keep(self, fit: Fit) -> None:
+        """Keep a fit, and what of it a user may ask for."""
         self.predictor_, self.status_, self.history_ = fit.predictor, fit.status, fit.history
         self.n_updates_, self.n_oracle_calls_, self.fit_ = fit.n_updates, fit.n_oracle_calls, fit
 
@@ -539,11 +545,31 @@ def _read_y(y: ArrayLike, X: Any, is_numeric: bool) -> NDArray[Any]:
 
 def _probabilities(model: Any, X: Any) -> FloatArray:
     """Return predict_proba, or the squashed decision function of a model that has none."""
-    from scipy.special import expit, softmax
-
     if hasattr(model, "predict_proba"):
         return np.asarray(model.predict_proba(X), dtype=np.float64)
     if not hasattr(model, "decision_function"):
         raise InvalidInput(f"{model!r} has neither predict_proba nor decision_function. Give a classifier that has.")
     score = np.asarray(model.decision_function(X), dtype=np.float64)
     return np.column_stack([expit(-score), expit(score)]) if score.ndim == 1 else np.asarray(softmax(score, axis=1))
+
+
+class MissingBase(BaseEstimator):  # type: ignore[misc]
+    """Stands for a base model that was not saved: predicting raises an error that says what to do."""
+
+    def __init__(self, name: str = "a model") -> None:
+        self.name = name
+
+    def predict(self, X: Any, y: Any = None) -> NoReturn:
+        """Refuse."""
+        raise InvalidInput(
+            f"This model was saved without its base model ({self.name}), which is not lowcal's. Give it when loading, "
+            "lowcal.load(path, estimator=base), or recalibrate its probabilities yourself: model.predictor_(p, X)."
+        )
+
+    fit = predict_proba = predict
+
+    def __sklearn_tags__(self) -> Tags:
+        """Let every X through: what is wrong is not X."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.allow_nan = True
+        return tags

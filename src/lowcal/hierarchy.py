@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, isfinite, sqrt
-from numbers import Real
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import numpy as np
 
-from lowcal.complexity import check_word, coordinates
-from lowcal.data.errors import InvalidInput
+from lowcal.complexity import coordinates
+from lowcal.data.errors import InvalidInput, check_choice
+from lowcal.data.inputs import check_numbers
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
 from lowcal.notions.weights import n_cells, n_intervals
 
@@ -119,8 +119,8 @@ def explain(
     multiaccuracy implies no bound on smooth (spec 3.11)
     """
     start, end = _known(have), _known(want)
-    _check_numbers(alpha=alpha)
-    check_word("constants", constants, Constants)
+    check_numbers(alpha=alpha)
+    check_choice("constants", constants, get_args(Constants))
     setting = _Setting(coordinates(n_classes), constants == "best", per_cell)
     nothing = Implication(start, alpha, end, inf, ())
     if isinstance(end, LowDegree) and end.degree > _degree_of(start):
@@ -213,7 +213,7 @@ def smooth_to_lipschitz(alpha: float, r: float) -> float:
     >>> smooth_to_lipschitz(0.01, 3.0), smooth_to_lipschitz(0.01, 0.5)
     (0.03, 0.01)
     """
-    _check_numbers(alpha=alpha, r=r)
+    check_numbers(alpha=alpha, r=r)
     return max(1.0, r) * alpha
 
 
@@ -227,7 +227,7 @@ def basis_to_class(notion: str | Notion, alpha: float, n_classes: int = 2) -> fl
     (0.04, 0.01)
     """
     chosen, setting = _known(notion), _Setting(coordinates(n_classes))
-    _check_numbers(alpha=alpha)
+    check_numbers(alpha=alpha)
     if isinstance(chosen, Smooth):
         raise InvalidInput("The smooth notion has many bases. Use basis_to_smooth.")
     several = max(1, setting.d // 2)
@@ -247,7 +247,7 @@ def basis_to_smooth(beta: float, eta: float, L: float, n_classes: int = 2) -> fl
     >>> basis_to_smooth(0.01, 0.05, 2.0), basis_to_smooth(0.01, 0.05, 2.0, n_classes=3)
     (0.07, 0.12000000000000001)
     """
-    _check_numbers(beta=beta, eta=eta, L=L)
+    check_numbers(beta=beta, eta=eta, L=L)
     return beta * L + (eta if coordinates(n_classes) == 1 else 2 * eta)
 
 
@@ -290,7 +290,7 @@ def binary_to_simplex(notion: str | Notion, alpha: float) -> float:
     [0.01, 0.03, 0.04, inf]
     """
     chosen = _known(notion)
-    _check_numbers(alpha=alpha)
+    check_numbers(alpha=alpha)
     if isinstance(chosen, Full):
         return inf
     if isinstance(chosen, Smooth):
@@ -307,7 +307,7 @@ def simplex_to_binary(notion: str | Notion, alpha: float) -> float:
     >>> [simplex_to_binary(n, 0.01) for n in ("degree-2", "smooth", "full-0.1")]
     [0.01, 0.01, 0.02]
     """
-    _check_numbers(alpha=alpha)
+    check_numbers(alpha=alpha)
     return (2 if isinstance(_known(notion), Full) else 1) * alpha
 
 
@@ -327,9 +327,9 @@ def robustness(
     >>> robustness("smooth", 0.01, 0.002, n_classes=3), robustness("full-0.1", 0.01, 1e-9)
     (0.015, inf)
     """
-    check_word("constants", constants, Constants)
+    check_choice("constants", constants, get_args(Constants))
     chosen, setting = _known(notion), _Setting(coordinates(n_classes), constants == "best")
-    _check_numbers(alpha=alpha, distance=distance)
+    check_numbers(alpha=alpha, distance=distance)
     if isinstance(chosen, Full):
         return inf
     slope = 1.0 if isinstance(chosen, Smooth) else _slope(int(_degree_of(chosen)), setting)
@@ -345,7 +345,7 @@ def lipschitz_robustness(r: float, alpha: float, distance: float, n_classes: int
     >>> lipschitz_robustness(2.0, 0.0, 0.01), lipschitz_robustness(2.0, 0.0, 0.01, n_classes=3)
     (0.03, 0.045)
     """
-    _check_numbers(r=r, alpha=alpha, distance=distance)
+    check_numbers(r=r, alpha=alpha, distance=distance)
     return alpha + (r + 1 if coordinates(n_classes) == 1 else 2 * r + 0.5) * distance
 
 
@@ -358,10 +358,3 @@ def _known(notion: str | Notion) -> Notion:
             "Measure it on data instead."
         )
     return chosen
-
-
-def _check_numbers(**values: object) -> None:
-    """Refuse what is not a finite number of at least 0."""
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < inf:
-            raise InvalidInput(f"{name} must be a number of at least 0, but {value!r} was given.")

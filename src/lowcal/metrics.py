@@ -7,13 +7,12 @@ without the noise of the labels. Arguments that are not described are those of `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from lowcal.auditing.audits import measure
+from lowcal.auditing.audits import MetricRows, measure
 from lowcal.data.errors import InvalidInput
 from lowcal.data.inputs import Outcomes, read_outcomes, read_rows
 from lowcal.data.signatures import spelled_out
@@ -25,18 +24,9 @@ from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.rows import START, Memory
 from lowcal.solve.homes import choose_subpopulations
 from lowcal.solve.solvers import Problem, explore
-from lowcal.subpopulations.base import ClassChoice
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
-
-class MetricRows(TypedDict, total=False):
-    """What every metric may be given with its rows, as in `measure`."""
-
-    subpopulations: ClassChoice
-    sample_weight: ArrayLike | None
-    classes: Sequence[Any] | None
 
 
 # --- the notions of the hierarchy ------------------------------------------------------------------------------

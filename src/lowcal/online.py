@@ -28,9 +28,6 @@ from lowcal.notions import LowDegree, Multiaccuracy, Notion, parse_notion
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-#: A forecast on the simplex is found by pivoting; the most pivots for each class before it is taken as it is.
-MOST_PIVOTS = 50
-
 
 class Forecaster:
     """Forecasts one outcome after another; the largest violation stays below `bound` whatever comes.
@@ -293,7 +290,7 @@ def equilibrium(M: FloatArray) -> FloatArray:
     tableau = np.hstack([payoffs / payoffs.max(), np.eye(d), np.ones((d, 1))])
     basis = list(range(d, 2 * d))
     entering = 0
-    for _ in range(MOST_PIVOTS * d):
+    for _ in range(50 * d):  # then it is taken as it is
         row = _leaving(tableau, entering, d)
         leaving, basis[row] = basis[row], entering
         tableau[row] /= tableau[row, entering]

@@ -55,11 +55,6 @@ __all__ = [
     "reuse_deviation",
 ]
 
-#: Rounds that a sample is split for when it is too small for the statement with even one round.
-FEW_ROUNDS = 4
-#: The share of a sample, and the most rows, from which `fresh` reads the groups.
-GROUP_SHARE, GROUP_ROWS = 0.1, 10_000
-
 #: Outcomes, start predictions and encoded rows of one round.
 Batch = tuple[FloatArray, FloatArray, Encoded]
 
@@ -178,12 +173,13 @@ def fresh(
     check_fit(outcomes)
     table = read_features(X, len(outcomes.p))
     order = np.random.default_rng(random_state).permutation(len(outcomes.p))
-    first, rest = np.split(order, [max(1, min(int(GROUP_SHARE * len(order)), GROUP_ROWS))])
+    first, rest = np.split(order, [max(1, min(len(order) // 10, 10_000))])
     learner = _bind(subpopulations, X, table.take(first))
     plan = _plan(learner, finite_basis(notion), alpha, beta, outcomes.layout.n_classes)
     if n_rounds is None:
         most = min(plan.needed, len(rest))
-        n_rounds = most_rounds(lambda k: replace(plan, rounds=k).is_accurate(len(rest) // k), most) or FEW_ROUNDS
+        n_rounds = most_rounds(lambda k: replace(plan, rounds=k).is_accurate(len(rest) // k), most)
+        n_rounds = n_rounds or 4  # too few rows for the statement with even one round
     check_whole("n_rounds", n_rounds, 1, max(1, len(rest)))
     plan, rows_used = replace(plan, rounds=n_rounds), len(first)
     updates: list[Update] = []

@@ -16,7 +16,7 @@ import lowcal
 from lowcal import Groups, Intersections, Memberships, MulticalibratedClassifier, Trees, audit, measure, multicalibrate
 from lowcal.auditing import audits as auditing
 from lowcal.auditing.audits import Question, judge, panels_of
-from lowcal.auditing.certificates.band import band
+from lowcal.auditing.band import band
 from lowcal.auditing.reports import Verdict
 from lowcal.data.inputs import Layout
 from lowcal.data.progress import Passes

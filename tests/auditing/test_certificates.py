@@ -16,8 +16,26 @@ from scipy.stats import norm, poisson
 
 import lowcal
 from lowcal import Groups
-from lowcal.auditing.certificates.band import Band, Intervals, _along, _intervals, _most, band, constraints, deviations
-from lowcal.auditing.certificates.draws import (
+from lowcal.auditing.band import (
+    BLOCKS,
+    LARGEST_STAKE,
+    Band,
+    Bets,
+    Intervals,
+    _along,
+    _intervals,
+    _most,
+    _phi,
+    _stakes,
+    band,
+    bernstein,
+    constraints,
+    deviations,
+    hoeffding,
+    mean_limit,
+    symmetrisation,
+)
+from lowcal.auditing.draws import (
     Draws,
     Redraws,
     draw,
@@ -26,19 +44,8 @@ from lowcal.auditing.certificates.draws import (
     null_test,
     union_bound,
 )
-from lowcal.auditing.certificates.finite_sample import (
-    BLOCKS,
-    LARGEST_STAKE,
-    Bets,
-    _phi,
-    _stakes,
-    bernstein,
-    hoeffding,
-    mean_limit,
-    symmetrisation,
-)
-from lowcal.auditing.certificates.panel import Panel, believed
-from lowcal.auditing.certificates.score import SUMMANDS, Cumulants, Totals, WitnessSums, cumulants, normal_score
+from lowcal.auditing.panel import LEAST_NOISE, Panel, believed
+from lowcal.auditing.score import SUMMANDS, Cumulants, Totals, WitnessSums, cumulants, normal_score
 from lowcal.data.inputs import read_rows
 from lowcal.kernels import reference
 from lowcal.kernels.reference import Codes, DecodeTable, Matrix, Stacked
@@ -112,7 +119,7 @@ def test_sums_are_those_of_the_definition(notion, d):
 
 def rounding(panel, name):
     """Return by how much exact sums of as many terms, each rounded to a grid, may differ from others."""
-    return panel.n * 2.0**-44 * panel.largest_weight ** getattr(SUMMANDS, name).order
+    return panel.rows.count * 2.0**-44 * panel.rows.scale.single ** getattr(SUMMANDS, name).order
 
 
 def by_row(panel):
@@ -170,16 +177,20 @@ def test_what_the_rows_say_against_f_counts_beyond_its_noise():
 
 def test_the_second_moment_by_hand():
     """It moves from 1 to 2; of an excess of 10 - 1 - 0.5 remain 8.5 (1 - 4 * 2 / 8.5^2), half of it if Z was chosen."""
-    one, nothing = np.ones(1), np.zeros(1)
-    sums = Totals(*(2.0 * one if name == "v" else nothing for name in Totals._fields))
-    moments = nothing, one, nothing, nothing, one, nothing, one
-    known = Cumulants(sums, *moments, excess=10.0 * one, regression=0.5 * one, error=one, energy=0.0, is_chosen=False)
+    one = np.ones(1)
+    sums = {"v": 2.0, "second": 11.0, "base2": 1.0, "shift": 1.0, "shift2": 1.0, "steep": 1.0}
+    sums |= {"noise": 1.0, "noise3": 0.5, "square": 1.25}  # the rest of the noise has the variance 1
+
+    def of(**other):
+        return Cumulants(Totals(*((sums | other).get(name, 0.0) * one for name in Totals._fields)), 0.0, is_label=True)
+
+    known = of()
     kept = 8.5 - 8.0 / 8.5
     assert known._second(one) == pytest.approx(2.0 + kept)
     assert replace(known, is_chosen=True)._second(one) == pytest.approx(2.0 + kept / 2)
     assert replace(known, is_chosen=True)._second(-one) == pytest.approx(0.0)
-    assert replace(known, excess=2.0 * one)._second(nothing) == pytest.approx(1.0)  # within its noise
-    both = replace(known, slope2=0.6 * one, error=nothing)  # some rows raise it, and others lower it
+    assert of(second=3.0)._second(0.0 * one) == pytest.approx(1.0)  # within its noise
+    both = of(shift2=0.6, square=0.25)  # without noise of its own; some rows raise it, and others lower it
     assert both._second(one) == pytest.approx(np.hypot(1.6, 0.8))
 
 
@@ -235,7 +246,7 @@ def test_a_perfect_model_is_believed():
         rng = np.random.default_rng(seed)
         p = rng.beta(2, 2, (400, 1))
         panel = changed(sample(400, 1, 1, 0), y=(rng.random((400, 1)) < p).astype(float), p=p)
-        found.append(panel.is_believed)
+        found.append(panel.share <= LEAST_NOISE)
     assert sum(found) >= 36
 
 
@@ -276,12 +287,12 @@ def test_predictions_of_0_and_1_that_are_wrong_now_and_then_have_noise():
     wrong = rng.random(n) < 0.1
     y = np.where(wrong, 1 - truth, truth).astype(float)[:, None]
     panel = panel_of(y, truth.astype(float)[:, None], np.full(n, 1 / n), np.ones((n, 1)), ("all",))
-    assert not panel.is_believed
+    assert panel.share > LEAST_NOISE
     assert 0.08 < np.abs(believed(panel.p, panel.share) - panel.p).max() < 0.12
     found = band(panel, LowDegree(2), 0.95, "bootstrap", np.random.default_rng(0))
     error = sqrt(0.1 / n)
     assert 1.5 * error < found.constraints.half[0, 0, 0] < 3.0 * error
-    assert perfect().draw(2000, rng).is_believed
+    assert perfect().draw(2000, rng).share <= LEAST_NOISE
 
 
 def test_hoeffding_by_hand():
@@ -585,7 +596,7 @@ def test_a_group_of_ten_rows_has_an_interval_within_what_is_possible(notion):
 
 def dealt(panel, weights, seed):
     """Return the blocks of bets, and the rows of each."""
-    share = shares_of((seed,), panel.n, 0, panel.n)
+    share = shares_of((seed,), panel.rows.count, 0, panel.rows.count)
     of = np.searchsorted(np.cumsum(BLOCKS)[:-1], share, side="right")
     blocks = panel.rows.run(Bets(panel.families, tuple(weights), seed, panel.rows.is_even))
     return blocks, [np.flatnonzero(of == k) for k in range(len(BLOCKS))]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from lowcal.auditing.certificates.band import band
-from lowcal.auditing.certificates.draws import null_test
+from lowcal.auditing.band import band
+from lowcal.auditing.draws import null_test
 from lowcal.kernels import line
 from lowcal.notions import LowDegree
 from worlds import Population, perfect, thirty_groups

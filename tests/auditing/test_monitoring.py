@@ -10,8 +10,7 @@ import pytest
 from scipy.stats import norm
 
 import lowcal
-from lowcal.auditing.certificates.drift import HORIZON, Drift, Sums, level_shares, window_sums
-from lowcal.auditing.windows import MOST, read_windows
+from lowcal.auditing.monitoring import HORIZON, MOST, Drift, Sums, level_shares, read_windows, window_sums
 from lowcal.data.progress import Passes
 from lowcal.solve.homes import open_home
 

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from lowcal import Groups, Memberships, Trees, audit, measure
-from lowcal.auditing.certificates.band import METHODS, masses
-from lowcal.auditing.certificates.finite_sample import least_mean, mean_limit
+from lowcal.auditing.band import METHODS, least_mean, masses, mean_limit
 from lowcal.auditing.reports import Verdict
 from lowcal.datasets import make_miscalibrated
 from lowcal.errors import InvalidInput

@@ -14,10 +14,10 @@ import pytest
 from scipy import sparse
 
 import lowcal
+from lowcal.auditing import draws
 from lowcal.auditing.audits import Question, judge
-from lowcal.auditing.certificates import draws
-from lowcal.auditing.certificates.panel import Panel
-from lowcal.auditing.certificates.score import ConstraintSums
+from lowcal.auditing.panel import Panel
+from lowcal.auditing.score import ConstraintSums
 from lowcal.data.inputs import read_rows
 from lowcal.errors import InvalidInput
 from lowcal.kernels.reference import DecodeTable

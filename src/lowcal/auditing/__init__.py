@@ -1,1 +1,1 @@
-"""Audits: certificates, reports and plots."""
+"""Audits: what is measured, its certificates, reports and plots."""

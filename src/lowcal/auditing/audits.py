@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 
-from lowcal.auditing.certificates.band import METHODS, Band, Masses, Method, band, constraints, masses
-from lowcal.auditing.certificates.draws import Null, draws_for, new_seed, null_test
-from lowcal.auditing.certificates.drift import Drift, window_sums
-from lowcal.auditing.certificates.panel import Panel
-from lowcal.auditing.reports.audit_report import (
+from lowcal.auditing.band import METHODS, Band, Masses, Method, band, constraints, masses
+from lowcal.auditing.draws import Null, draws_for, new_seed, null_test
+from lowcal.auditing.monitoring import Drift, MonitoringReport, Windows, read_windows, window_sums
+from lowcal.auditing.panel import KEPT, Panel, reliability
+from lowcal.auditing.reports import (
+    BY,
     AuditReport,
     By,
     Finding,
@@ -27,14 +28,10 @@ from lowcal.auditing.reports.audit_report import (
     LargestError,
     Origin,
     Verdict,
-    check_by,
-    label_of,
+    labels_of,
     sort_findings,
 )
-from lowcal.auditing.reports.binning import KEPT, reliability
-from lowcal.auditing.reports.monitoring_report import MonitoringReport
-from lowcal.auditing.reports.words import UNSEEN, left_out, percent, weighting
-from lowcal.auditing.windows import Windows, read_windows
+from lowcal.auditing.words import UNSEEN, left_out, percent, weighting
 from lowcal.data.errors import (
     AuditWarning,
     InvalidInput,
@@ -71,6 +68,14 @@ if TYPE_CHECKING:
 
 #: The seed of the sample from which levels and cut points of many rows are learned: the class is the same each time.
 SEED = 0
+
+
+class MetricRows(TypedDict, total=False):
+    """What every measurement and metric may be given with its rows."""
+
+    subpopulations: ClassChoice
+    sample_weight: ArrayLike | None
+    classes: Sequence[Any] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +124,8 @@ class Measurement:
         With by="per_person", groups below 1% of the rows come last: a measurement has no intervals, and in so small a
         group chance alone produces large errors per person.
         """
-        size = self.conditional if check_by(by) == "per_person" else self.violation
+        check_choice("by", by, BY)
+        size = self.conditional if by == "per_person" else self.violation
         is_last = (self.mass < MIN_SHARE) & (by == "per_person")
         order = np.lexsort((-size, is_last))[:n]
         return [(self.names[j], float(size[j]), str(self.suprema.witness(int(j)))) for j in order]
@@ -179,25 +185,20 @@ SEARCHES, JUDGED = 3, 10
 #: Up to this number of rows times squared classes, an audit of class-wise smooth weights also brackets the supremum
 #: over all smooth weights; for more, the search would take much longer than the audit.
 BRACKET = 200_000
-#: The power at which violations count as detectable.
-POWER = 0.8
 
 
-class AuditOptions(TypedDict, total=False):
+class AuditOptions(MetricRows, total=False):
     """The options of `audit` other than the rows and `by`."""
 
-    subpopulations: ClassChoice
     notion: str | Notion
     alpha: float | None
     per_person: float | None
     min_share: float
-    sample_weight: ArrayLike | None
     frequency_weight: ArrayLike | None
     confidence: float
     random_state: int | np.random.Generator | None
     method: Method
     null_draws: int
-    classes: Sequence[Any] | None
     memory: int | None
 
 
@@ -247,7 +248,7 @@ def audit(
     alpha : the largest violation that is tolerated; 0.01 if neither alpha nor per_person is given.
     per_person : the largest error per person that is tolerated in every group with at least `min_share` of the rows,
         instead of alpha. The shares are those of these rows; for memberships of 0 or 1, intervals per person are
-        conditional on which rows belong to each group (`lowcal.auditing.certificates.band.masses`).
+        conditional on which rows belong to each group (`lowcal.auditing.band.masses`).
     min_share : the smallest share of the rows at which a group is judged per person; smaller groups are only listed.
     confidence : the probability with which all intervals, the verdict and `certified_alpha` hold simultaneously.
     by : a column of X, such as "month", that splits the rows into windows of time: one window for each of its values
@@ -422,20 +423,19 @@ def _all_smooth(notion: Smooth, panel: Panel, found: Band) -> str:
     return f"{note}; over all smooth weights the violation of these rows on {whose} {between}, much by chance."
 
 
-#: For each label the moments of a subpopulation, and the half-width of a band that covers their violations.
-Margins: TypeAlias = Sequence[tuple[GroupMoments, float]]
-
-
 @dataclass(frozen=True, eq=False)
 class _Judged:
-    """A panel with the test, the limits and the description of its subpopulations, at the panel's confidence level."""
+    """A panel with the test, the limits and the description of its subpopulations, at the panel's confidence level.
+
+    `described` has, for each label, the moments of a subpopulation and the half-width of a band on their violations.
+    """
 
     panel: Panel
     level: float
     null: Null
     band: Band
     masses: Masses
-    described: Mapping[str, Margins]
+    described: Mapping[str, Sequence[tuple[GroupMoments, float]]]
     gaps: Sequence[tuple[Gap, ...]]
 
 
@@ -468,10 +468,10 @@ def _judged(
     lower, upper = (one[:, place[Monomial()]].tolist() for one in shares.per_person(limits.lower, limits.upper))
     gaps = [
         tuple(
-            Gap(label_of(layout, a), float(one.f[1]), float(one.fy[0]), lower[j][a], upper[j][a])
-            for a, one in enumerate(labels)
+            Gap(label, float(one.f[1]), float(one.fy[0]), *limits)
+            for label, one, *limits in zip(labels_of(layout), *known, strict=True)
         )
-        for j, labels in enumerate(moments)
+        for known in zip(moments, lower, upper, strict=True)
     ]
     return _Judged(panel, level, null, known, shares, described, gaps)
 
@@ -506,7 +506,7 @@ def _report(parts: Sequence[_Judged], home: Home, asked: Question) -> AuditRepor
         confidence=float(asked.confidence),
         method=asked.method,
         layout=home.layout,
-        n_rows=parts[0].panel.n,
+        n_rows=parts[0].panel.rows.count,
         n_effective=1.0 / parts[0].panel.energy,
         verdict=verdict,
         violation=largest.error,
@@ -574,8 +574,8 @@ class Described:
 
 def _findings(part: _Judged, method: Method, layout: Layout) -> list[Finding]:
     """Return a finding for every subpopulation of a panel."""
-    panel, found, power = part.panel, part.band.intervals, NormalDist().inv_cdf(POWER)
-    named = tuple(str(label_of(layout, a)) for a in range(panel.d))
+    panel, found, power = part.panel, part.band.intervals, NormalDist().inv_cdf(0.8)
+    named = tuple(map(str, labels_of(layout)))
     limits = found.lower, found.upper, *part.masses.per_person(found.lower, found.upper)
     sizes = panel.mass, panel.n_effective, part.band.found.basis, part.null.floor
     columns = found.violation, found.standard_error, *limits, *sizes

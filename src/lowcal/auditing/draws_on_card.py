@@ -7,8 +7,8 @@ from itertools import product
 
 import numpy as np
 
-from lowcal.auditing.certificates.draws import GridRedraws, Redraws
-from lowcal.auditing.certificates.panel import GRID
+from lowcal.auditing.draws import GridRedraws, Redraws
+from lowcal.auditing.panel import GRID
 from lowcal.kernels.exact import Tables
 from lowcal.kernels.reference import Codes
 from lowcal.rows.base import START

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from lowcal.auditing import witnesses_on_card  # noqa: F401  (registers sums of witnesses)
 from lowcal.auditing.audits import Described
-from lowcal.auditing.certificates.draws import Redraws
-from lowcal.auditing.certificates.panel import Excess, Sizes
-from lowcal.auditing.certificates.score import SUMMANDS, ConstraintSums
+from lowcal.auditing.draws import Redraws
 from lowcal.auditing.draws_on_card import believed_text, redrawn_cells, redrawn_classes
-from lowcal.auditing.reports.binning import BINS, Bins
+from lowcal.auditing.panel import BINS, Bins, Excess, Sizes
+from lowcal.auditing.score import SUMMANDS, ConstraintSums
 from lowcal.kernels.card.draws import PICKED_UNITS, Picking
 from lowcal.kernels.card.formula import Formula
 from lowcal.kernels.exact import Tables, Wholes

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
-from lowcal.auditing.audits import measure
-from lowcal.auditing.reports.audit_report import SHOWN, AuditReport
-from lowcal.auditing.reports.binning import ReliabilityBins, reliability
-from lowcal.auditing.reports.monitoring_report import DRAWN, MonitoringReport
-from lowcal.auditing.reports.words import noun
+from lowcal.auditing.audits import MetricRows, measure
+from lowcal.auditing.monitoring import DRAWN, MonitoringReport
+from lowcal.auditing.panel import ReliabilityBins, reliability
+from lowcal.auditing.reports import SHOWN, AuditReport
+from lowcal.auditing.words import noun
 from lowcal.data.errors import InvalidInput, MissingExtra, abbreviate, check_choice
 from lowcal.data.inputs import check_share, check_whole
 from lowcal.data.signatures import spelled_out
 from lowcal.guarantees import moment_sandwich
 from lowcal.guarantees.groups import GroupRows, read_label
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.metrics import MetricRows
 from lowcal.notions import Notion
 from lowcal.rows import Memory
 from lowcal.solve.runs import Fit
@@ -107,7 +106,9 @@ class ViolationDisplay(Display):
         for label in axes.get_yticklabels():
             label.set_parse_math(False)  # dollar signs in names are shown as they are
         axes.set_ylim(shown - 0.5, -0.5)
-        axes.set_xlabel(f"predictions too high  ←  {self.unit}  →  too low{_rest(shown, len(self.names))}")
+        left = len(self.names) - shown
+        rest = f"\n{left:,} of {len(self.names):,} groups, ranked below these, are not shown" if left else ""
+        axes.set_xlabel(f"predictions too high  ←  {self.unit}  →  too low{rest}")
         axes.xaxis.get_major_locator().set_params(nbins=5)  # more would touch each other
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
 
@@ -479,11 +480,6 @@ def _pyplot() -> Any:
 def short(name: str, length: int = 44) -> str:
     """Return a name on one line, of at most `length` characters."""
     return abbreviate(" ".join(str(name).split()), length)
-
-
-def _rest(shown: int, total: int) -> str:
-    """Return the part of a label that counts the groups left out."""
-    return "" if shown == total else f"\n{total - shown:,} of {total:,} groups, ranked below these, are not shown"
 
 
 def _check_report(report: object, kind: type = AuditReport, made_by: str = "audit()") -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.auditing.certificates.panel import Negatives
-from lowcal.auditing.certificates.score import SUMMANDS, WitnessSums
 from lowcal.auditing.draws_on_card import believed_text
+from lowcal.auditing.panel import Negatives
+from lowcal.auditing.score import SUMMANDS, WitnessSums
 from lowcal.kernels.card.formula import power_above
 from lowcal.kernels.exact import Wholes
 from lowcal.kernels.simplex import FloatArray

@@ -14,15 +14,9 @@ from hashlib import file_digest, sha256
 from typing import Any
 
 from lowcal.auditing.audits import audit
-from lowcal.auditing.reports import (
-    AuditComparison,
-    AuditReport,
-    MonitoringReport,
-    Origin,
-    SavedAudit,
-    Verdict,
-    check_templates,
-)
+from lowcal.auditing.monitoring import MonitoringReport
+from lowcal.auditing.page import environment as check_templates
+from lowcal.auditing.reports import AuditComparison, AuditReport, Origin, SavedAudit, Verdict
 from lowcal.cli.predict import Recalibrator, load, probability_of
 from lowcal.cli.rows import LABEL, FileRows, given, open_file, read_rows, subpopulations_of
 from lowcal.cli.terminal import DONE, UNDECIDED, VIOLATED, WrongUsage, check_outputs, put

@@ -179,6 +179,13 @@ def check_positive(name: str, value: object) -> None:
         raise InvalidInput(f"{name} must be a positive number, but {value!r} was given.")
 
 
+def check_numbers(**values: object) -> None:
+    """Refuse what is not a finite number of at least 0."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < np.inf:
+            raise InvalidInput(f"{name} must be a number of at least 0, but {value!r} was given.")
+
+
 def check_whole(name: str, value: object, least: int, most: float = np.inf) -> None:
     """Refuse what is not a whole number in a range."""
     if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:

@@ -33,12 +33,13 @@ from lowcal.guarantees.losses import (
     power,
     squared_loss,
 )
-from lowcal.guarantees.pages import GroupPage, describe
 from lowcal.guarantees.theorems import (
     Confusion,
+    GroupPage,
     confusion,
     covariance,
     cross_moment,
+    describe,
     false_positive_rate,
     moment_match,
     moment_sandwich,
@@ -47,29 +48,11 @@ from lowcal.guarantees.theorems import (
     variance,
 )
 
+# fmt: off
 __all__ = [
-    "Confusion",
-    "Convex",
-    "GroupMoments",
-    "GroupPage",
-    "Guarantee",
-    "Inequality",
-    "above",
-    "confusion",
-    "covariance",
-    "cross_moment",
-    "describe",
-    "distance_from",
-    "false_positive_rate",
-    "glm_loss",
-    "group_moments",
-    "moment_match",
-    "moment_sandwich",
-    "negative_entropy",
-    "overconfidence",
-    "power",
-    "set_true_positive_rate",
-    "squared_loss",
-    "true_positive_rate",
-    "variance",
+    "Confusion", "Convex", "GroupMoments", "GroupPage", "Guarantee", "Inequality", "above", "confusion", "covariance",
+    "cross_moment", "describe", "distance_from", "false_positive_rate", "glm_loss", "group_moments", "moment_match",
+    "moment_sandwich", "negative_entropy", "overconfidence", "power", "set_true_positive_rate", "squared_loss",
+    "true_positive_rate", "variance",
 ]
+# fmt: on

@@ -211,10 +211,8 @@ def given_alpha(alpha: float, mass: FloatArray | float = 1.0) -> FloatArray:
 
 def ratio(a: FloatArray, b: FloatArray, empty: float = np.nan) -> FloatArray:
     """Return a / b, and `empty` where b is not positive; no warning."""
-    a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
-    result = np.full(a.shape, empty)
-    np.divide(a, b, out=result, where=b > 0)
-    return np.where(np.isnan(a) | np.isnan(b), np.nan, result)
+    out = np.full(np.broadcast_shapes(np.shape(a), np.shape(b)), empty)
+    return np.asarray(np.divide(a, b, out=out, where=b > 0.0))
 
 
 # ------------------------------------------------------------------------------------------- moments
@@ -436,7 +434,7 @@ def read_memberships(c: Membership, n: int) -> FloatArray:
 
 def read_label(label: Any, layout: Layout) -> int:
     """Return the coordinate of a label; binary problems have one, that of the second class."""
-    names = _names(layout)
+    names = class_names(layout)
     if layout.d == 1:
         if label is None or label == names[1]:
             return 0
@@ -451,7 +449,7 @@ def read_label(label: Any, layout: Layout) -> int:
     return names.index(label)
 
 
-def _names(layout: Layout) -> list[Any]:
+def class_names(layout: Layout) -> list[Any]:
     """Return the classes, or their positions where y has soft labels."""
     return list(range(layout.n_classes) if layout.classes is None else layout.classes)
 
@@ -462,7 +460,7 @@ def _read_replicates(replicates: ArrayLike, outcomes: Outcomes) -> FloatArray:
     if given.ndim != 2 or given.shape[1] == 0:
         raise InvalidInput(f"replicates must have shape (n, r), r labels of each row, but its shape is {given.shape}.")
     check_length("replicates", len(given), len(outcomes.p))
-    layout, names = outcomes.layout, _names(outcomes.layout)
+    layout, names = outcomes.layout, class_names(outcomes.layout)
     is_number = layout.d == 1 and layout.classes is None
     known = "Give outcomes in [0, 1]." if is_number else f"The classes are {', '.join(map(repr, names))}."
     of_class: dict[Any, FloatArray] = dict(zip(names, np.eye(len(names))[:, -layout.d :], strict=True))

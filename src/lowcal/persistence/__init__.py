@@ -2,7 +2,7 @@
 
 A file holds what predicting needs and what the fit said: names of columns and categories, cut points, trees,
 coefficients, and for smooth weights some of the fitted predictions; no rows. `data.checked_json` is the text and
-its checksum, and how values are written and read, `rows.documents` the predictor, `saved_estimators` the estimators.
+its checksum, and how values are written and read, `rows.documents` the predictor.
 Notions and hypothesis classes are written as the name of their class and their fields, and read by a
 registry. A user's own encoder, family or weight is written and read like lowcal's if its class is registered; nothing
 is imported by a name in a file.
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lowcal.data import checked_json
-from lowcal.data.checked_json import Plain, kind_of, pack_number
+from lowcal.data.checked_json import MOST_LISTED, Plain, kind_of, pack_labels, pack_number
 from lowcal.data.errors import DamagedFile, InvalidInput, sentence
 from lowcal.data.files.atomic import atomic_write, check_path
 from lowcal.data.version import __version__
@@ -32,6 +32,7 @@ from lowcal.solve.private import PrivacyGuarantee, PrivateFit
 from lowcal.solve.runs import Candidate, Candidates, Fit, Record
 from lowcal.solve.stopping import Status
 from lowcal.subpopulations import CLASSES, Regressor
+from lowcal.subpopulations.features import LARGEST
 
 __all__ = ["Saved", "load", "read", "save"]
 
@@ -167,11 +168,10 @@ def write_model(model: object) -> dict[str, Any]:
         return write_predictor(model)
     if any(type(model) is cls for cls, _ in FITS.values()):
         return write_fit(model)
-    if "lowcal.estimators" in sys.modules:  # otherwise nobody can have one, and scikit-learn need not be imported
-        from lowcal.persistence import saved_estimators as estimators
-
-        if (written := estimators.write(model)) is not None:
-            return written
+    if "lowcal.estimators" in sys.modules:  # otherwise nobody can have one
+        for kind, cls in _estimators().items():
+            if type(model) is cls:
+                return write_estimator(model, kind)
     raise InvalidInput(
         f"A model of the type {type(model).__name__} can't be saved. Give the Fit of multicalibrate, its predictor, "
         "or a fitted MulticalibratedClassifier or MulticalibratedRegressor."
@@ -182,9 +182,7 @@ def read_model(at: Plain, base: object = None) -> Any:
     """Return the model of plain data; `base` is the base model that an estimator was saved without."""
     kind = at.kind(("predictor", *FITS, "classifier", "regressor"))
     if kind in ("classifier", "regressor"):
-        from lowcal.persistence import saved_estimators as estimators
-
-        return estimators.read(at, base)
+        return read_estimator(at, base)
     if base is not None:
         raise InvalidInput(f"the file holds a {kind}, which has no base model. Leave out estimator=")
     return read_predictor(at) if kind == "predictor" else read_fit(at)
@@ -294,3 +292,146 @@ def _read_setting(at: Plain) -> Any:
     if type(at.value) is dict:
         return read_value(at, CLASSES.known)
     return [_read_setting(one) for one in at.items()] if type(at.value) is list else at.value
+
+
+# --- estimators -------------------------------------------------------------------------------------------------
+#: Types of `classes_` that are kept; text has the width that it needs.
+DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"),
+    *("str", "object"),
+)
+
+
+def _estimators() -> dict[str, Any]:
+    """Return the estimators by the names of their kinds; they import scikit-learn, so only what needs them asks."""
+    from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
+
+    return {"classifier": MulticalibratedClassifier, "regressor": MulticalibratedRegressor}
+
+
+def write_estimator(model: Any, kind: str) -> dict[str, Any]:
+    """Return a fitted estimator as plain data: its settings, classes and fit; a base model is named, not written."""
+    if not hasattr(model, "fit_"):
+        raise InvalidInput(f"The {type(model).__name__} is not fitted yet. Call fit before saving it.")
+    settings = {name: value for name, value in model.get_params(deep=False).items() if name != "estimator"}
+    for name in ("random_state", "cv"):
+        if not isinstance(settings[name], int | np.integer | None):
+            settings[name] = None  # the state of a generator is no setting, nor are the folds of a splitter
+    names = getattr(model, "feature_names_in_", None)
+    return {
+        "kind": kind,
+        "base": _name(model.estimator_),
+        "settings": {name: write_value(value, f"The setting {name}") for name, value in settings.items()},
+        "n_features": int(model.n_features_in_),
+        "feature_names": None if names is None else [str(name) for name in names],
+        "target": _write_classes(model.classes_) if kind == "classifier" else [pack_number(b) for b in model.bounds_],
+        "fit": write_fit(model.fit_),
+    }
+
+
+def read_estimator(at: Plain, base: object) -> Any:
+    """Return the fitted estimator of plain data, with the base model that is given."""
+    kind, name, settings, n_features, names, target, fit = at.fields(
+        "kind", "base", "settings", "n_features", "feature_names", "target", "fit"
+    )
+    is_classifier = kind.value == "classifier"
+    cls, fitted = _estimators()[kind.value], _base(name, base, is_classifier)
+    # the models of folds are no single model to fit again
+    single = _missing(f"{len(fitted)} models of folds") if isinstance(fitted, list) else fitted
+    model = cls(estimator=single, **_read_settings(settings, cls))
+    model.estimator_ = fitted
+    model.n_features_in_ = n_features.whole(0, MOST_LISTED)
+    columns = tuple(f"x{j}" for j in range(model.n_features_in_))
+    if not names.is_null:
+        columns = names.texts()
+        model.feature_names_in_ = np.array(columns, dtype=object)
+        if len(columns) != model.n_features_in_:
+            names.refuse(f"a list of {model.n_features_in_} names")
+    made = read_fit(fit)
+    model._keep(made)
+    # the names under which the predictor knows the columns, where these are known
+    model._columns = columns if set(columns).issuperset(made.predictor.columns) else None
+    n_classes = made.predictor.layout.n_classes
+    if is_classifier:
+        model.classes_ = _read_classes(target, n_classes)
+        return model
+    model.bounds_ = low, high = tuple(target.floats((2,), -LARGEST, LARGEST).tolist())
+    if not low < high:
+        target.refuse("two numbers, the lower first")
+    if n_classes != 2:
+        fit.refuse("the fit of a bounded outcome")
+    return model
+
+
+def _base(name: Plain, base: Any, is_classifier: bool) -> Any:
+    """Return the base model to use: none, the one given, or a `MissingBase`; of folds, a list."""
+    if name.is_null:
+        if base is not None:
+            raise InvalidInput("the model was learned from scratch and has no base model. Leave out estimator=")
+        return None
+    if type(name.value) is list:
+        names = name.some()
+        given = [None] * len(names) if base is None else base
+        if not isinstance(given, list | tuple) or len(given) != len(names):
+            raise InvalidInput(
+                f"the model was fitted with cv: estimator must be the list of its {len(names)} base models, "
+                f"model.estimator_, but {base!r} was given"
+            )
+        return [_base(one, own, is_classifier) for one, own in zip(names, given, strict=True)]
+    if base is None:
+        return _missing(name.text())
+    wanted = ("predict_proba", "decision_function") if is_classifier else ("predict",)
+    if isinstance(base, type) or not any(hasattr(base, method) for method in wanted):
+        raise InvalidInput(f"estimator must be the fitted base model ({name.text()}), but {base!r} was given")
+    from sklearn.frozen import FrozenEstimator
+
+    return base if isinstance(base, FrozenEstimator) else FrozenEstimator(base)
+
+
+def _missing(name: str) -> Any:
+    """Return what stands for a base model that was not saved."""
+    from lowcal.estimators import MissingBase
+
+    return MissingBase(name)
+
+
+def _name(base: Any) -> Any:
+    """Return the type of a base model, or a list of them, by name."""
+    from sklearn.frozen import FrozenEstimator
+
+    if isinstance(base, list):
+        return [_name(one) for one in base]
+    model = base.estimator if isinstance(base, FrozenEstimator) else base
+    return None if model is None else type(model).__name__
+
+
+def _read_settings(at: Plain, cls: type) -> dict[str, Any]:
+    names = [name for name in cls._get_param_names() if name not in ("estimator", "cv")]  # type: ignore[attr-defined]
+    # files of 0.1 have no cv
+    given = dict(zip((*names, "cv"), at.fields(*names, optional=("cv",)), strict=True))
+    if not given["random_state"].is_null:
+        given["random_state"].whole(0, 2**32 - 1)
+    allowed = {"notion": NOTIONS, "subpopulations": CLASSES.known}
+    return {
+        name: read_value(one, allowed.get(name, {})) if type(one.value) is dict else one.value
+        for name, one in given.items()
+    }
+
+
+def _write_classes(classes: np.ndarray[Any, Any]) -> dict[str, Any]:
+    kind = "str" if classes.dtype.kind == "U" else classes.dtype.name
+    if kind not in DTYPES:
+        raise InvalidInput(f"Classes of the type {classes.dtype} can't be saved. Convert y to text or numbers first.")
+    return {"dtype": kind, "classes": pack_labels(classes.tolist(), "Classes")}
+
+
+def _read_classes(at: Plain, count: int) -> np.ndarray[Any, Any]:
+    kind, classes = at.fields("dtype", "classes")
+    labels, dtype = classes.labels(), kind.choice(DTYPES)
+    try:
+        array = np.array(labels, dtype=dtype)
+    except (TypeError, ValueError, OverflowError):
+        classes.refuse(f"a list of classes of the type {dtype}")
+    if len(labels) != count or array.tolist() != list(labels):
+        classes.refuse(f"a list of {count} classes of the type {dtype}")
+    return array

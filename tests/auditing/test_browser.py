@@ -6,7 +6,8 @@ import pytest
 import chromium as driver
 from audits import COLUMN, MARKUP, audited, rows
 from lowcal import audit, multicalibrate
-from lowcal.auditing.reports import AuditComparison, SavedAudit, words
+from lowcal.auditing import words
+from lowcal.auditing.reports import AuditComparison, SavedAudit
 
 pytestmark = pytest.mark.skipif(driver.PROGRAM is None, reason="Chromium is not installed (Debian: chromium)")
 needs_axe = pytest.mark.skipif(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from audits import COLUMN, MARKUP, audited
-from lowcal.auditing.reports import page
+from lowcal.auditing import page
 from lowcal.cli.main import main
 from lowcal.errors import InvalidInput, MissingExtra
 from markup import read

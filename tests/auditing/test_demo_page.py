@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import lowcal.cli.demo as demo
-from lowcal.auditing.reports import page
+from lowcal.auditing import page
 from markup import read
 
 

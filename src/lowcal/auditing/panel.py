@@ -1,9 +1,11 @@
-"""A panel: rows to test on, the subpopulations tested there, and the noise that is assumed of the labels."""
+"""A panel: rows to test on, the subpopulations tested there, and what passes tell of them: sizes, noise and bins."""
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ from lowcal.notions.base import Finite, Notion, Suprema
 from lowcal.notions.full import Full
 from lowcal.notions.low_degree import LowDegree, Multiaccuracy
 from lowcal.notions.smooth import Smooth
-from lowcal.notions.weights import Weight
+from lowcal.notions.weights import CellIds, Weight
 from lowcal.rows.base import START, Local, Rows, Scale, Shard
 from lowcal.rows.grids import LinePoints, PlacedResiduals, negatives, smooth_on_grid
 from lowcal.rows.passes import CellMoments
@@ -46,19 +48,9 @@ class Panel:
         return tuple(name for family in self.families for name in family.names)
 
     @property
-    def n(self) -> int:
-        """The number of rows, each counted as often as it stands for."""
-        return self.rows.count
-
-    @property
     def d(self) -> int:
         """The number of coordinates of a prediction."""
         return self.rows.d
-
-    @property
-    def largest_weight(self) -> float:
-        """The largest p_i of a single row."""
-        return self.rows.scale.single
 
     @cached_property
     def energy(self) -> float:
@@ -109,11 +101,6 @@ class Panel:
         errors. Predictions of 0 and 1 that are occasionally wrong have no noise of their own.
         """
         return self.rows.run(Excess())
-
-    @property
-    def is_believed(self) -> bool:
-        """Whether the noise is modelled by the predictions themselves."""
-        return self.share <= LEAST_NOISE
 
     def grid_error(self, notion: Notion) -> FloatArray | float:
         """Return a bound on the error of a redrawn smooth supremum due to the rounding of predictions."""
@@ -203,7 +190,7 @@ class Negatives:
     families: tuple[Family, ...]
 
     def __call__(self, shard: Shard) -> int:
-        """Return the number of a shard."""
+        """Return the sums of a shard."""
         return int(negatives(shard.design(self.families)).sum())
 
     def read(self, total: int, some: Local, scale: Scale) -> int:
@@ -235,8 +222,121 @@ class Excess:
 
     def read(self, total: Wholes, some: Local, scale: Scale) -> float:
         """Return the share."""
-        sums = (fine.number(one) for fine, one in zip(self._grids(scale), total, strict=True))
-        mean, room, cross, square, energy = sums
+        mean, room, cross, square, energy = (
+            fine.number(one) for fine, one in zip(self._grids(scale), total, strict=True)
+        )
         error = np.sqrt(max(square - 2.0 * mean * cross + mean * mean * energy, 0.0))
         slope = 2.0 * (room - 1.0 / max(2, some.y.shape[1]))
         return min(1.0, max(LEAST_NOISE, float(mean - 2.0 * error) / slope if slope > LEAST_NOISE else 0.0))
+
+
+# --- reliability -----------------------------------------------------------------------------------------------
+#: Bins of a diagram: enough to see a shape, few enough that each holds rows.
+BINS = 10
+#: A report keeps the bins of at most this many subpopulations, the worst, as many as its page lists.
+KEPT = 1_000
+
+
+@dataclass(frozen=True, eq=False)
+class ReliabilityBins:
+    """The bins of one subpopulation and label that hold rows, in the order of the predictions.
+
+    >>> one = ReliabilityBins(np.array([0.5]), np.array([100.0]), np.array([0.3]), np.array([0.4]))
+    >>> [limit.round(3).tolist() for limit in one.limits(0.95)]
+    [[0.309], [0.498]]
+    """
+
+    mass: FloatArray
+    rows: FloatArray
+    prediction: FloatArray
+    outcome: FloatArray
+
+    def limits(self, confidence: float) -> tuple[FloatArray, FloatArray]:
+        """Return limits on the mean outcome that hold for all bins at once: Wilson's, at (1 - confidence) / bins.
+
+        (m + z^2 / 2n -+ z sqrt(m (1 - m) / n + z^2 / 4n^2)) / (1 + z^2 / n). Outcomes in [0, 1] that are not labels
+        vary less than this allows for.
+        """
+        z = NormalDist().inv_cdf(1.0 - (1.0 - confidence) / (2 * max(1, len(self.rows))))
+        share = z * z / self.rows
+        centre = self.outcome + share / 2
+        half = np.sqrt(np.maximum(self.outcome * (1.0 - self.outcome), 0.0) * share + share**2 / 4)
+        return np.maximum((centre - half) / (1.0 + share), 0.0), np.minimum((centre + half) / (1.0 + share), 1.0)
+
+
+def reliability(
+    rows: Rows, families: Sequence[Family], wanted: Container[str] | None = None
+) -> dict[str, tuple[ReliabilityBins, ...]]:
+    """Return the bins of every wanted subpopulation (None: of all), one for each label; of equal names the last counts.
+
+    Cost: a few rows for the cuts, then one pass.
+
+    >>> from lowcal.rows import Memory
+    >>> from lowcal.subpopulations.base import Everyone
+    >>> y, p = np.array([[0.0], [1.0], [1.0], [1.0]]), np.array([[0.2], [0.2], [0.9], [0.9]])
+    >>> rows = Memory.of(np.zeros((4, 0)), p, y, np.full(4, 0.25))
+    >>> bins = reliability(rows, [Everyone()])["everyone"][0]
+    >>> bins.prediction, bins.outcome, bins.rows
+    (array([0.2, 0.9]), array([0.5, 1. ]), array([2., 2.]))
+    """
+    step = max(1, rows.scale.n // 50_000)  # of few rows, evenly spaced: the positions of the cuts matter little
+    some = rows.sample(np.arange(0, rows.scale.n, step) if step > 1 else None)
+    at = tuple(cuts(f, some.weight, BINS) for f in some.at(START).T)
+    table = rows.run(Bins(tuple(families), at, rows.is_even))
+    names = [name for family in families for name in family.names]
+    kept = [(j, name) for j, name in enumerate(names) if wanted is None or name in wanted]
+    return {name: tuple(ReliabilityBins(*one[:, one[0] > 0.0]) for one in table[j]) for j, name in kept}
+
+
+def cuts(f: FloatArray, weight: FloatArray, n_bins: int) -> FloatArray:
+    """Return at most n_bins - 1 cuts at the weighted quantiles of f, each between two values that occur.
+
+    >>> cuts(np.array([0.0, 0.0, 0.0, 0.4, 1.0, 1.0]), np.full(6, 1 / 6), 3)
+    array([0.2, 0.7])
+    """
+    held = weight > 0.0
+    values, which = np.unique(f[held], return_inverse=True)
+    if len(values) < 2:
+        return np.empty(0)
+    below = np.cumsum(np.bincount(which, weight[held]))
+    wanted = below[-1] * np.arange(1, n_bins) / n_bins
+    last = np.unique(np.searchsorted(below, wanted * (1.0 - 1e-12)))
+    last = last[last < len(values) - 1]
+    return np.asarray((values[last] + values[last + 1]) / 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Bins:
+    """Mass, rows, mean prediction and mean outcome of every subpopulation, label and bin: (m, d, 4, bins)."""
+
+    families: tuple[Family, ...]
+    cuts: tuple[FloatArray, ...]
+    is_even: bool
+
+    def _plan(self, some: Local, scale: Scale) -> Plan:
+        return Plan.of(some.design(self.families), (Powers(1, 1, 3), Powers(2, 2)), scale, self.is_even)
+
+    def __call__(self, shard: Shard) -> Tables:
+        """Return the sums of a shard."""
+        plan, p, tables = self._plan(shard, shard.scale), shard.at(START), Tables()
+        for a, at in enumerate(self.cuts):
+            sums = plan.sums(CellIds(np.searchsorted(at, p[:, a]), BINS))
+            for part in rows_in_cache(len(p), 8):
+                w, unit = shard.weight[part, None], shard.unit[part, None]
+                sums.add(part, [w * np.column_stack([np.ones(len(w)), p[part, a], shard.y[part, a]]), w * unit])
+            tables += sums.wholes()
+        return tables
+
+    def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
+        """Return the bins."""
+        plan, size = self._plan(some, scale), len(total) // len(self.cuts)
+        each = [plan.read(total[k : k + size], are_cells=True) for k in range(0, len(total), size)]
+        return np.stack([_bins(sums, square[:, :, 0]) for sums, square in each], axis=1)
+
+
+def _bins(sums: FloatArray, square: FloatArray) -> FloatArray:
+    """Return the bins of one label, (m, 4, bins), from the sums of w, w f and w y, and of w^2."""
+    mass = np.maximum(sums[:, :, 0], 0.0)
+    mass[mass < mass.sum(axis=1, keepdims=True) * 1e-12] = 0.0  # rounding errors in empty bins
+    means = np.clip(sums[:, :, 1:] / np.where(mass > 0.0, mass, 1.0)[:, :, None], 0.0, 1.0)
+    return np.stack([mass, effective_rows(mass, square), means[:, :, 0], means[:, :, 1]], axis=1)

@@ -21,7 +21,8 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.auditing.certificates.panel import Panel, believed
+from lowcal.auditing.panel import Panel, believed
+from lowcal.guarantees.groups import ratio
 from lowcal.kernels.exact import Fine, Tables, Wholes
 from lowcal.kernels.loops import FEW
 from lowcal.kernels.reference import pieces, rows_in_cache
@@ -74,19 +75,12 @@ class Noise(NamedTuple):
     mean3: FloatArray
 
 
-class Summand(NamedTuple):
-    """A term of a sum at every row: a factor (`factors`) times c^power w^order."""
-
-    power: int
-    order: int
-
-
-#: The summands of `Totals`.
+#: The terms of `Totals` at every row: a factor (`factors`) times c^power w^order.
 SUMMANDS = Totals(
-    *(Summand(1, 1), Summand(1, 2), Summand(2, 2)),  # v, cross, second
-    *(Summand(2, 2), Summand(3, 3), Summand(4, 4)),  # noise, noise3, square
-    *(Summand(1, 1), Summand(1, 2), Summand(2, 2), Summand(3, 3)),  # shift, shift1, shift2, shift3
-    *(Summand(2, 2), Summand(1, 1), Summand(2, 2), Summand(3, 3)),  # steep, base, base2, base3
+    *(Powers(1, 1), Powers(1, 2), Powers(2, 2)),  # v, cross, second
+    *(Powers(2, 2), Powers(3, 3), Powers(4, 4)),  # noise, noise3, square
+    *(Powers(1, 1), Powers(1, 2), Powers(2, 2), Powers(3, 3)),  # shift, shift1, shift2, shift3
+    *(Powers(2, 2), Powers(1, 1), Powers(2, 2), Powers(3, 3)),  # steep, base, base2, base3
 )
 
 
@@ -115,12 +109,12 @@ class ConstraintSums:
     names: tuple[str, ...] = Totals._fields
 
     @property
-    def _summands(self) -> list[Summand]:
+    def _summands(self) -> list[Powers]:
         return [getattr(SUMMANDS, name) for name in self.names]
 
     def _plan(self, some: Local, scale: Scale) -> Plan:
         width = some.y.shape[1] * (1 if isinstance(self.weights[0], Cell) else len(self.weights))
-        blocks = [Powers(one.power, one.order, width) for one in self._summands]
+        blocks = [one._replace(width=width) for one in self._summands]
         return Plan.of(some.design(self.families), blocks, scale, self.is_even)
 
     def __call__(self, shard: Shard) -> Tables:
@@ -203,7 +197,7 @@ class WitnessSums:
         return [scale.fine(scale.single ** (one.order - 1)) for one in SUMMANDS]
 
     def __call__(self, shard: Shard) -> Wholes:
-        """Return the sums of a shard, shape (m, 14, 2)."""
+        """Return the sums of a shard."""
         design, p, grids = shard.design(self.families), shard.at(START), self._grids(shard.scale)
 
         def one(j: int) -> Wholes:
@@ -262,55 +256,41 @@ def _witness_noise(f: FloatArray, chance: FloatArray, W: FloatArray) -> tuple[No
     return noise, noise
 
 
-#: The search of a limit takes up to this many steps outwards, each longer by this factor, and then bisects.
-STEPS, GROWTH, HALVINGS = 30, 1.5, 45
 #: Share of one label taken off a deviation. With 2 to 40 labels expected and critical values from 1.96 to 3.4 there are
 #: then at most 1.2 times as many misses as stated, 1.7 times without it (tests/auditing/test_certificates.py).
 CONTINUITY = 0.15
-#: Skewness below this is none: the formula divides by it.
-NO_SKEW = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class Cumulants:
     """Moments from which the variance and the skewness of v follow under any g; arrays of one shape.
 
-    second and third = sum p^k E[Z^k] if g = base; slope2 and slope3 are their derivatives in g, slope1 that of sum p^2
-    E[Z]. The sample's own second moment counts against them as far as the difference exceeds its noise (`_second`):
-    `excess` is the difference at g = base, `regression` times v - g is the part that v explains, `error` its variance.
+    sum p^k E[Z^k], k = 2 and 3, are `sums.base2` and `sums.base3` if g = `sums.base`, where they are known best: at the
+    believed probabilities for labels, else at v. The sample's own second moment counts against them as far as the
+    difference exceeds its noise (`_second`). `is_chosen`: the sample chose Z, as the one with the largest v of many.
     """
 
     sums: Totals[FloatArray]
-    base: FloatArray
-    second: FloatArray
-    third: FloatArray
-    slope1: FloatArray
-    slope2: FloatArray
-    slope3: FloatArray
-    steepest: FloatArray
-    excess: FloatArray
-    regression: FloatArray
-    error: FloatArray
     energy: float
-    is_chosen: bool
+    is_label: bool
+    is_chosen: bool = False
 
-    @classmethod
-    def of(cls, sums: Totals[FloatArray], energy: float, is_label: bool, *, is_chosen: bool = False) -> Cumulants:
-        """Set the base to where moments are known best: at the believed probabilities for labels, else at v.
+    @cached_property
+    def slopes(self) -> tuple[FloatArray, ...]:
+        """The derivatives in g of sum p^2 E[Z] and of these two, and that of the second in absolute values."""
+        moved = self.sums.shift1, self.sums.shift2, self.sums.shift3, self.sums.steep
+        return tuple(ratio(part, self.sums.shift, 0.0) for part in moved)
 
-        `is_chosen`: the sample chose Z, as the one with the largest v of many.
-        """
-        moved = sums.shift1, sums.shift2, sums.shift3, sums.steep
-        one, two, three, steepest = (ratio(part, sums.shift) for part in moved)
-        if is_label:
-            base, second, excess = sums.base, sums.base2, sums.second - sums.base2
-            slope = ratio(sums.noise3, sums.noise)
-            error = np.maximum(sums.square - slope * sums.noise3, 0.0)
-        else:
-            base, second = sums.v, sums.second
-            excess = slope = error = np.zeros_like(sums.v)
-        known = base, second, sums.base3, one, two, three, steepest
-        return cls(sums, *known, excess, slope, error, energy, is_chosen)
+    @cached_property
+    def regression(self) -> FloatArray:
+        """How much of the second moment's noise goes with that of v."""
+        return ratio(self.sums.noise3, self.sums.noise, 0.0)
+
+    @cached_property
+    def error(self) -> FloatArray:
+        """The variance of the rest of that noise; 0 for numbers, whose own powers are their moments."""
+        rest = np.maximum(self.sums.square - self.regression * self.sums.noise3, 0.0)
+        return rest if self.is_label else np.zeros_like(rest)
 
     @property
     def v(self) -> FloatArray:
@@ -320,11 +300,12 @@ class Cumulants:
     def spread(self, g: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the variance and the skewness of v if E[Z] = g: sum p^2 (Z - g)^2 / (1 - sum p^2), moved to g."""
         second, left = self._second(g), 1.0 - self.energy
-        around = np.maximum(second - np.square(g) * (2.0 * self.slope1 - self.energy), 0.0)
+        slope1, _, slope3, _ = self.slopes
+        around = np.maximum(second - np.square(g) * (2.0 * slope1 - self.energy), 0.0)
         variance = around / left if left > 1e-12 else np.full(np.shape(g), np.inf)
-        third = self.third + self.slope3 * (g - self.base)
+        third = self.sums.base3 + slope3 * (g - self.sums.base)
         third = third - 3.0 * g * self.energy * second + 2.0 * g**3 * self.energy**2
-        return variance, ratio(third, variance**1.5)
+        return variance, ratio(third, variance**1.5, 0.0)
 
     def _second(self, g: FloatArray) -> FloatArray:
         """Return sum p^2 E[Z^2] if E[Z] = g.
@@ -335,21 +316,21 @@ class Cumulants:
         variance R^2, D (1 - (2 R / D)^2) is added, if positive; the share g / v of this if the sample chose Z: the more
         freely it chose, the larger its second moment, even if f is right.
         """
-        balance = self._balance
-        along = balance * self.second + self.steepest * (g - self.base)
-        moved = np.sqrt(np.square(along) + (1.0 - np.square(balance)) * np.square(self.second))
-        moved = np.where(np.abs(balance) < 1.0, moved, self.second + self.slope2 * (g - self.base))
-        excess = self.excess - (moved - self.second) - self.regression * (self.v - g)
-        error = self.error * np.maximum(ratio(moved, self.second), 1.0)  # it grows with the number of events
-        kept = excess * np.maximum(0.0, 1.0 - ratio(4.0 * error, np.square(excess)))
+        sums, balance, (_, slope, _, steepest) = self.sums, self._balance, self.slopes
+        along = balance * sums.base2 + steepest * (g - sums.base)
+        moved = np.sqrt(np.square(along) + (1.0 - np.square(balance)) * np.square(sums.base2))
+        moved = np.where(np.abs(balance) < 1.0, moved, sums.base2 + slope * (g - sums.base))
+        excess = (sums.second - sums.base2) - (moved - sums.base2) - self.regression * (self.v - g)
+        error = self.error * np.maximum(ratio(moved, sums.base2, 0.0), 1.0)  # it grows with the number of events
+        kept = excess * np.maximum(0.0, 1.0 - ratio(4.0 * error, np.square(excess), 0.0))
         if self.is_chosen:
-            kept = kept * np.clip(ratio(g * np.sign(self.v), np.abs(self.v)), 0.0, 1.0)
+            kept = kept * np.clip(ratio(g * np.sign(self.v), np.abs(self.v), 0.0), 0.0, 1.0)
         return np.asarray(np.maximum(moved + np.where(error > 0.0, kept, 0.0), 0.0))
 
     @cached_property
     def _balance(self) -> FloatArray:
         """1 or -1 where all rows move the second moment the same way, and between them where they disagree."""
-        return np.clip(ratio(self.slope2, self.steepest), -1.0, 1.0)
+        return np.clip(ratio(self.slopes[1], self.slopes[3], 0.0), -1.0, 1.0)
 
     @property
     def standard_error(self) -> FloatArray:
@@ -369,20 +350,20 @@ class Cumulants:
     def limits(self, critical: FloatArray | float) -> tuple[FloatArray, FloatArray]:
         """Return the least and the greatest g in [-1, 1] whose score is within the critical value."""
         side = np.array([-1.0, 1.0]).reshape(2, *np.ones(self.v.ndim, dtype=int))
-        step = side * np.maximum(self.standard_error, self.steepest) / 4.0
+        step = side * np.maximum(self.standard_error, self.slopes[3]) / 4.0
 
         def is_in(g: FloatArray) -> NDArray[np.bool_]:
             return np.abs(self.score(g)) <= critical
 
         # step outwards to the first g that is rejected, then bisect: the score is not monotone far from v
         inside, outside = np.broadcast_to(self.v, step.shape), np.clip(self.v + step, -1.0, 1.0)
-        for _ in range(STEPS):
+        for _ in range(30):
             further = is_in(outside) & (np.abs(outside) < 1.0)
             if not further.any():
                 break
-            ahead = np.clip(self.v + GROWTH * (outside - self.v), -1.0, 1.0)
+            ahead = np.clip(self.v + 1.5 * (outside - self.v), -1.0, 1.0)
             inside, outside = np.where(further, outside, inside), np.where(further, ahead, outside)
-        for _ in range(HALVINGS):
+        for _ in range(45):
             middle = (inside + outside) / 2
             accepted = is_in(middle)
             inside, outside = np.where(accepted, middle, inside), np.where(accepted, outside, middle)
@@ -398,21 +379,15 @@ def normal_score(t: FloatArray, skew: FloatArray) -> FloatArray:
     >>> normal_score(np.array([-1.96, 1.96]), np.full(2, 0.5)).round(2)  # skewed to the right: low sums are rarer
     array([-2.21,  1.73])
     """
-    size = np.abs(skew)
+    size, least = np.abs(skew), 1e-6  # less skewness is none, as the formula divides by it
     t = np.sign(t) * np.maximum(np.abs(t) - CONTINUITY * size, 0.0)
-    s = np.where(size < NO_SKEW, NO_SKEW, skew)
+    s = np.where(size < least, least, skew)
     root = np.cbrt(np.maximum(1.0 + s * t / 2.0, 0.0))
-    return np.asarray(np.where(size < NO_SKEW, t, (root - 1.0 + s * s / 36.0) * 6.0 / s))
-
-
-def ratio(a: FloatArray, b: FloatArray, otherwise: float = 0.0) -> FloatArray:
-    """Return a / b where b is above 0."""
-    out = np.full(np.broadcast_shapes(np.shape(a), np.shape(b)), otherwise)
-    return np.asarray(np.divide(a, b, out=out, where=b > 0.0))
+    return np.asarray(np.where(size < least, t, (root - 1.0 + s * s / 36.0) * 6.0 / s))
 
 
 def cumulants(panel: Panel, weights: Sequence[Weight]) -> Cumulants:
     """Return the sums of every constraint Z = c u_s (y_a - f_a), shape (m, S, d): one pass over the rows."""
     share = panel.share if panel.is_label else None
     found = panel.rows.run(ConstraintSums(panel.families, tuple(weights), share, panel.rows.is_even))
-    return Cumulants.of(Totals(*found), panel.energy, panel.is_label)
+    return Cumulants(Totals(*found), panel.energy, panel.is_label)

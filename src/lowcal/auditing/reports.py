@@ -1,4 +1,4 @@
-"""What an audit found: a finding for every subpopulation, a verdict, and its confidence."""
+"""What an audit found: a finding for every subpopulation and a verdict; and saved audits side by side."""
 
 from __future__ import annotations
 
@@ -9,32 +9,49 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from importlib import import_module
-from math import isfinite, isnan
+from math import isfinite, isnan, nan
 from os import PathLike
+from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from lowcal.auditing.certificates.band import Method
-from lowcal.auditing.reports import words
-from lowcal.auditing.reports.binning import ReliabilityBins
-from lowcal.auditing.reports.page import fragment, page
-from lowcal.data.errors import InvalidInput, MissingExtra, brief, check_choice, printable
+from lowcal.auditing import words
+from lowcal.auditing.band import Method
+from lowcal.auditing.page import comparison_page, fragment, page
+from lowcal.auditing.panel import ReliabilityBins
+from lowcal.data.errors import (
+    InvalidInput,
+    MissingExtra,
+    abbreviate,
+    aligned,
+    brief,
+    brief_names,
+    check_choice,
+    printable,
+    repeated,
+    some_of,
+)
 from lowcal.data.files.atomic import atomic_write
 from lowcal.data.inputs import Layout, check_whole
 from lowcal.guarantees import GroupMoments, GroupPage, describe
+from lowcal.guarantees.groups import class_names
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions import Notion, Witness
 from lowcal.rows.explaining import Explanation, most_changed
 from lowcal.rows.updates import Predictor
 from lowcal.solve.options import Tolerance
 from lowcal.solve.runs import Fit
+from lowcal.subpopulations.base import EVERYONE
 
 if TYPE_CHECKING:
     from lowcal.auditing.plotting import ViolationDisplay
 
+
 #: The error by which findings are ranked: the violation over all rows, or the error per person.
 By = Literal["violation", "per_person"]
+BY = get_args(By)
 #: The number of groups drawn by default.
 SHOWN = 40
 #: The attributes that `to_dict` copies.
@@ -129,7 +146,7 @@ class Finding:
     `method`, simultaneous for all findings; the outer one bounds every weight of the class.
     `conditional_lower` and `conditional_upper` are the same limits per person, valid together with them: for
     memberships of 0 or 1 conditional on which rows belong to c, otherwise with the uncertainty of its mass
-    (`lowcal.auditing.certificates.band.masses`); nan for memberships with signs, which have no share of the people.
+    (`lowcal.auditing.band.masses`); nan for memberships with signs, which have no share of the people.
     `n_effective` is the effective number of rows of c. `basis` is the largest violation of a single basis element,
     `null_floor` the chance level, `detectable` the smallest violation of c that is detected with 80% power. `gaps`
     compare mean prediction and outcome for every class; `label` is the class with the largest gap.
@@ -293,7 +310,7 @@ class AuditReport:
         those with the largest estimate: in a group of few rows, chance alone produces large errors per person.
         """
         check_whole("n", n, 1)
-        return (self.findings if by is None or check_by(by) == self.by else sort_findings(self.findings, by))[:n]
+        return (self.findings if by in (None, self.by) else sort_findings(self.findings, by))[:n]
 
     def shown(self, n: int) -> tuple[Finding, ...]:
         """Return the n worst findings, and also the one that proves the verdict if it is not among them."""
@@ -398,7 +415,6 @@ class AuditReport:
 
     def to_markdown(self, n: int = 10) -> str:
         """Return the verdict, the figures and the n worst groups as Markdown."""
-        check_whole("n", n, 1)
         return words.as_markdown(self, n)
 
     def plot(self, *, n: int | None = SHOWN, before: AuditReport | None = None, ax: Any = None) -> ViolationDisplay:
@@ -440,17 +456,9 @@ def _explained(
     return most_changed(fit.predictor if isinstance(fit, Fit) else fit, *explain)
 
 
-def check_by(by: By) -> By:
-    """Return the error to rank by if it is valid; refuse it otherwise."""
-    check_choice("by", by, get_args(By))
-    return by
-
-
-def label_of(layout: Layout, a: int) -> Any:
-    """Return the class of coordinate a: the second of two for scalars, None without classes."""
-    if layout.classes is None:
-        return None if layout.d == 1 else a
-    return layout.classes[1] if layout.d == 1 else layout.classes[a]
+def labels_of(layout: Layout) -> tuple[Any, ...]:
+    """Return the class of every coordinate: the second of two for scalars, which is None without classes."""
+    return tuple(class_names(layout)) if layout.d > 1 else (layout.classes[1] if layout.classes else None,)
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -459,8 +467,9 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in own}
 
 
-def sort_findings(findings: Sequence[Finding], by: By = "violation") -> tuple[Finding, ...]:
+def sort_findings(findings: Sequence[Finding], by: By) -> tuple[Finding, ...]:
     """Return the worst findings first (`AuditReport.worst`); those without an error per person come last."""
+    check_choice("by", by, BY)
     size = np.abs([one.interval(by)[0] for one in findings])
     least = np.array([one.least_per_person if by == "per_person" else 0.0 for one in findings])
     return tuple(findings[j] for j in np.lexsort((-size, -least)))
@@ -472,3 +481,165 @@ def written(text: str, path: str | PathLike[str] | None) -> str:
         with atomic_write(path) as file:
             file.write(text.encode())
     return text
+
+
+# --- saved audits side by side ---------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class SavedAudit:
+    """The part of an audit that a comparison shows: its verdict, and the mean difference of every group (and class)."""
+
+    path: str
+    asked: str
+    verdict: Verdict
+    confidence: float
+    n_rows: int
+    lower: float
+    upper: float
+    origin: Origin
+    gaps: Mapping[str, Gap]
+
+    @classmethod
+    def read(cls, path: str) -> SavedAudit:
+        """Return the audit that `AuditReport.to_json` or `lowcal audit --json` wrote; refuse other files."""
+        try:
+            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")), path)
+        except OSError as error:
+            raise InvalidInput(f"{path} can't be read: {error.strerror}.") from error
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            made_by = "'lowcal audit --json' or report.to_json()"
+            raise InvalidInput(
+                f"{path} is not an audit saved by {made_by}; audits with --by have pages of their own."
+            ) from None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], path: str) -> SavedAudit:
+        """Return the audit in `AuditReport.to_dict`; of equal names the first group counts, the worst."""
+        is_per_person = data["per_person"] is not None
+        tolerance = "per_person={per_person:g}" if is_per_person else "alpha={alpha:g}"
+        found = data["largest_per_person"] if is_per_person else data
+        lower, upper = ("lower", "upper") if is_per_person else ("certified_lower", "certified_alpha")
+        return cls(
+            path=path,
+            asked=f"{data['notion']} at {tolerance.format(**data)}",
+            verdict=Verdict(data["verdict"]),
+            confidence=float(data["confidence"]),
+            n_rows=int(data["n_rows"]),
+            lower=_number(found[lower]),
+            upper=_number(found[upper]),
+            origin=Origin(**data.get("origin", {})),
+            gaps=dict(each for one in reversed(data["findings"]) for each in _gaps(one)),
+        )
+
+    @property
+    def noun(self) -> str:
+        """The name of the error that the verdict compares with the tolerance."""
+        return "error per person" if "per_person=" in self.asked else "violation"
+
+    @property
+    def ranked(self) -> list[str]:
+        """The groups, those that are clearly off first, then by the size of the difference."""
+        return sorted(self.gaps, key=lambda name: _badness(self.gaps[name]), reverse=True)
+
+
+def _number(value: float | None) -> float:
+    return nan if value is None else float(value)
+
+
+def _gaps(finding: Mapping[str, Any]) -> list[tuple[str, Gap]]:
+    """Return the differences of a group by its name; with several classes, by that of each class too."""
+    name, gaps = str(finding["subpopulation"]), finding["gaps"]
+    ends = ("predicted", "actual", "lower", "upper")
+    read = [Gap(one["label"], *(_number(one[end]) for end in ends)) for one in gaps]
+    return [(name if len(gaps) == 1 else f"{name}: {one.label}", one) for one in read]
+
+
+def _badness(gap: Gap) -> tuple[bool, float]:
+    return gap.least > 0.0, -1.0 if isnan(gap.gap) else abs(gap.gap)
+
+
+@dataclass(frozen=True, eq=False)
+class AuditComparison:
+    """Audits by name, in the order given, and the groups that two or more of them have, the worst anywhere first."""
+
+    audits: Mapping[str, SavedAudit]
+
+    @classmethod
+    def of(cls, audits: Sequence[SavedAudit]) -> AuditComparison:
+        """Compare audits of the same notion and tolerance that share groups; others are refused."""
+        first, *rest = audits
+        for one in rest:
+            if one.asked != first.asked:
+                both = f"{first.path} is an audit of {first.asked}, {one.path} of {one.asked}"
+                raise InvalidInput(f"{both}. Audit all in the same way.")
+            if not {*first.gaps} & {*one.gaps} - {EVERYONE} and len(first.gaps) + len(one.gaps) > 2:
+                has = " has ".join((first.path, some_of(first.ranked, 2)))
+                raise InvalidInput(f"{has}, {one.path} has {some_of(one.ranked, 2)}: they share no group to compare.")
+        return cls(dict(zip(_names(audits), audits, strict=True)))
+
+    @cached_property
+    def groups(self) -> list[str]:
+        """The groups of at least two audits."""
+        common = repeated(name for one in self.audits.values() for name in one.gaps)
+        return sorted(common, key=lambda name: max(map(_badness, self.gaps(name).values())), reverse=True)
+
+    def gaps(self, group: str) -> dict[str, Gap]:
+        """Return the differences of a group by the names of the audits that have it."""
+        return {name: one.gaps[group] for name, one in self.audits.items() if group in one.gaps}
+
+    @property
+    def summary(self) -> str:
+        """What was compared, and with which confidence."""
+        each = {words.percent(one.confidence) for one in self.audits.values()}
+        least = max(0.0, 1.0 - sum(1.0 - one.confidence for one in self.audits.values()))
+        asked = next(iter(self.audits.values())).asked
+        intervals = f"the intervals of an audit hold at once with {' or '.join(sorted(each))} confidence"
+        together = f"those of all audits together with at least {words.percent(least)}"
+        return f"{len(self.audits)} audits of {asked}; {intervals}, {together}."
+
+    def verdicts(self) -> list[list[str]]:
+        """Return a row for each audit, below their headings: its verdict, and its worst group."""
+        noun = f"Largest {next(iter(self.audits.values())).noun}"
+        heads = ["Audit", "Rows", "Verdict", noun, "Worst group", "Predicted", "Actual", "Difference", "Interval"]
+        rows = []
+        for name, one in self.audits.items():
+            predicted, actual, gap, low, high = words.means(one.gaps[one.ranked[0]])
+            largest = f"{words.number(one.lower)} to {words.number(one.upper)}"
+            worst = [printable(abbreviate(one.ranked[0], 40)), predicted, actual, gap, f"{low} to {high}"]
+            rows.append([printable(name), f"{one.n_rows:,}", one.verdict.value, largest, *worst])
+        return [heads, *rows]
+
+    def differences(self, n: int | None = None) -> list[list[str]]:
+        """Return a row for each of the n worst groups, below their headings: actual minus predicted in every audit."""
+        rows = ([name, *(_cell(one.gaps.get(name)) for one in self.audits.values())] for name in self.groups[:n])
+        return [["Group", *self.audits], *rows]
+
+    def to_html(self, path: str | PathLike[str] | None = None) -> str:
+        """Return the comparison as one HTML page that needs nothing else; with a path, also write it there."""
+        return written(comparison_page(self), path)
+
+    def __str__(self) -> str:
+        heads, *rows = self.differences(15)
+        names = brief_names(row[0] for row in rows)
+        table = [[printable(one) for one in heads], *([name, *row[1:]] for name, row in zip(names, rows, strict=True))]
+        left = len(self.groups) - len(rows)
+        lead = "Actual minus predicted, in percentage points, with intervals; the largest difference comes first:"
+        first = [fill(self.summary, 110), "", *aligned(self.verdicts(), "lrlllrrrr")]
+        second = [lead, "", *aligned(table, "l" + "r" * len(self.audits)), *words.left_out(left)]
+        return "\n".join([*first, "", *second])
+
+
+def _cell(gap: Gap | None) -> str:
+    """Return a difference and its interval; a dash where an audit does not have the group."""
+    if gap is None or isnan(gap.gap):
+        return "–"  # noqa: RUF001
+    *_, value, low, high = words.means(gap)
+    return f"{value} ({low} to {high})"
+
+
+def _names(audits: Sequence[SavedAudit]) -> list[str]:
+    """Return a name for each audit: its model, or else its file without or with its folder, the first that differ."""
+    models = [one.origin.model for one in audits]
+    for names in (models, [Path(one.path).stem for one in audits], [one.path for one in audits]):
+        if all(names) and len({*names}) == len(names):
+            return names
+    raise InvalidInput("An audit is given twice; give each file once.")

@@ -13,8 +13,8 @@ from typing import TypeGuard
 
 import numpy as np
 
-from lowcal.auditing.certificates.panel import GRID, Panel, believed
-from lowcal.auditing.certificates.score import ConstraintSums, cells_of, normal_score
+from lowcal.auditing.panel import GRID, LEAST_NOISE, Panel, believed
+from lowcal.auditing.score import ConstraintSums, cells_of, normal_score
 from lowcal.kernels.drawn import DrawnSums, decode_draws
 from lowcal.kernels.exact import Tables, Wholes
 from lowcal.kernels.reference import Codes, Design, pieces, rows_in_cache
@@ -30,19 +30,17 @@ from lowcal.rows.keys import draw_labels, draw_shares, key_of, uniforms_of
 from lowcal.rows.passes import bound_of, decode_moments, moment_sums
 from lowcal.subpopulations.base import Family
 
-#: The least number of draws beyond a quantile that is estimated from them.
-BEYOND = 5
 #: The largest number of sums in a pass over the draws, which bounds its memory.
 MOST_SUMS = 1 << 23
 
 
 def draws_for(beta: float) -> int:
-    """Return the number of draws for a quantile at 1 - beta.
+    """Return the number of draws for a quantile at 1 - beta: five lie beyond it.
 
     >>> draws_for(0.05)
     99
     """
-    return ceil(BEYOND / beta - 1e-9) - 1
+    return ceil(5 / beta - 1e-9) - 1
 
 
 def union_bound(n_constraints: int, beta: float) -> float:
@@ -289,7 +287,7 @@ def null_test(
     largest normal score of a moment, or of a supremum: small subpopulations count as much as large ones. If labels vary
     more than the predictions allow, `noisy` draws with their own noise are made too, with common random numbers.
     """
-    seed, is_known = new_seed(rng), panel.is_label and panel.is_believed
+    seed, is_known = new_seed(rng), panel.is_label and panel.share <= LEAST_NOISE
     first = min(noisy, draws) if panel.is_label and not is_known else 0
     shares = (0.0, panel.share) if first else (0.0,)
     drawn, *own = draw(panel, notion, shares, range(first or draws), seed)

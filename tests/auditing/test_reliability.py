@@ -7,7 +7,7 @@ import pytest
 
 from audits import audited, rows
 from lowcal import Groups, Trees, audit
-from lowcal.auditing.reports.binning import BINS, ReliabilityBins, cuts, reliability
+from lowcal.auditing.panel import BINS, ReliabilityBins, cuts, reliability
 from lowcal.datasets import make_miscalibrated
 from worlds import panel_of
 

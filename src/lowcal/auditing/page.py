@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lowcal.auditing.reports import words
-from lowcal.auditing.reports.binning import KEPT, ReliabilityBins
+from lowcal.auditing import words
+from lowcal.auditing.panel import KEPT, ReliabilityBins
 from lowcal.data.errors import MissingExtra, abbreviate
 from lowcal.guarantees import GroupPage, describe
 from lowcal.guarantees.groups import read_label
@@ -31,9 +31,8 @@ from lowcal.solve.runs import Candidate
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from lowcal.auditing.reports.audit_report import AuditReport, Finding
-    from lowcal.auditing.reports.comparison import AuditComparison
-    from lowcal.auditing.reports.monitoring_report import MonitoringReport
+    from lowcal.auditing.monitoring import MonitoringReport
+    from lowcal.auditing.reports import AuditComparison, AuditReport, Finding
 
 FOLDER = Path(__file__).with_name("templates")
 #: A page stays below this number of bytes (2 MB) by leaving out groups that are not the worst.
@@ -92,12 +91,12 @@ def monitoring_page(report: MonitoringReport) -> str:
     return environment().get_template("monitoring.html.jinja").render(report=report, drift_panels=drift_panels(report))
 
 
-def comparison_page(compared: AuditComparison, n: int = CARDS) -> str:
-    """Return the page of several audits: their verdicts, the n groups that differ most, and all groups.
+def comparison_page(compared: AuditComparison) -> str:
+    """Return the page of several audits: their verdicts, the groups that differ most, and all groups.
 
     Differences are drawn on an axis with 0 in the middle; unknown ones at 0.
     """
-    drawn = {group: compared.gaps(group) for group in compared.groups[:n]}
+    drawn = {group: compared.gaps(group) for group in compared.groups[:CARDS]}
     ends = [abs(end) for gaps in drawn.values() for one in gaps.values() for end in (one.gap, one.lower, one.upper)]
     scale = (BAR / 2) / max((end for end in ends if isfinite(end)), default=1.0)
     shown: dict[str, list[dict[str, Any]]] = {group: [] for group in drawn}
@@ -108,9 +107,9 @@ def comparison_page(compared: AuditComparison, n: int = CARDS) -> str:
     return environment().get_template("comparison.html.jinja").render(compared=compared, shown=list(shown.items()))
 
 
-def fragment(audit: AuditReport, n: int = 10) -> str:
-    """Return the verdict, the n worst groups and the notes as an element with its own style."""
-    return environment().get_template("notebook.html.jinja").render(audit=audit, shown=audit.shown(n))
+def fragment(audit: AuditReport) -> str:
+    """Return the verdict, the worst groups and the notes as an element with its own style."""
+    return environment().get_template("notebook.html.jinja").render(audit=audit, shown=audit.shown(10))
 
 
 # --- templates -----------------------------------------------------------------------------------------------
@@ -192,15 +191,13 @@ class Bar(NamedTuple):
         return max(self.length, *self.interval, 0.0)
 
 
-def cards(
-    audit: AuditReport, before: AuditReport | None, n: int = CARDS
-) -> tuple[list[tuple[Finding, list[Bar]]], float]:
-    """Return the n groups that are off most, each with bars of predicted and actual means, and the scale of all.
+def cards(audit: AuditReport, before: AuditReport | None) -> tuple[list[tuple[Finding, list[Bar]]], float]:
+    """Return the groups that are off most, each with bars of predicted and actual means, and the scale of all.
 
     The bars are those of the class that is off most; the interval is that of the mean outcome.
     """
     earlier, drawn = before.by_name if before else {}, []
-    for one in words.affected(audit)[:n]:
+    for one in words.affected(audit)[:CARDS]:
         gap = one.largest_gap
         predicted, actual, *_ = words.means(gap)
         limits = max(0.0, gap.predicted + gap.lower), min(1.0, gap.predicted + gap.upper)
@@ -275,13 +272,13 @@ def _marks(model: str, places: list[str]) -> list[tuple[str, str]]:
 
 
 # --- windows ---------------------------------------------------------------------------------------------------
-def drift_panels(report: MonitoringReport, n: int = 12) -> list[dict[str, Any]]:
-    """Return pictures of 300 by 120 of the n groups that changed most, all on one scale.
+def drift_panels(report: MonitoringReport) -> list[dict[str, Any]]:
+    """Return pictures of 300 by 120 of the 12 groups that changed most, all on one scale.
 
     Each has the class and the SVG path of every mark, a text for screen readers, and the end of the axis. Windows
     without rows have no mark.
     """
-    courses, windows = report.most_changed(n), list(report.windows)
+    courses, windows = report.most_changed(12), list(report.windows)
     every = [one for course in courses for one in course.gaps]
     ends = [abs(end) for one in every for end in (one.lower, one.upper, one.gap) if isfinite(end)]
     reach, width = max(ends, default=1.0), 300.0 / max(1, len(windows) - 1)

@@ -17,13 +17,13 @@ import numpy as np
 from lowcal.data.errors import abbreviate, aligned, brief, brief_names, printable
 from lowcal.data.inputs import Layout
 from lowcal.data.version import __version__
+from lowcal.guarantees.groups import class_names
 from lowcal.notions import LowDegree
 
 if TYPE_CHECKING:
-    from lowcal.auditing.reports.audit_report import AuditReport, Finding, Gap, Origin
-    from lowcal.auditing.reports.binning import ReliabilityBins
-    from lowcal.auditing.reports.comparison import SavedAudit
-    from lowcal.auditing.reports.monitoring_report import MonitoringReport
+    from lowcal.auditing.monitoring import MonitoringReport
+    from lowcal.auditing.panel import ReliabilityBins
+    from lowcal.auditing.reports import AuditReport, Finding, Gap, Origin, SavedAudit
 
 _MONOMIAL = re.compile(r"p0(\^\d+)?")
 _MARKED = re.compile(r"([\\`*_{}\[\]()#!|~])")
@@ -79,7 +79,7 @@ def rate(value: float) -> str:
 def means(gap: Gap) -> tuple[str, ...]:
     """Return predicted and actual in percent, and their difference with its limits in points, to two digits.
 
-    >>> from lowcal.auditing.reports.audit_report import Gap
+    >>> from lowcal.auditing.reports import Gap
     >>> means(Gap(None, 0.0456, 0.0273, -0.026, -0.011)), means(Gap(None, 0.0012, 0.0009, -0.0008, 0.0002))
     (('4.6%', '2.7%', '-1.8', '-2.6', '-1.1'), ('0.120%', '0.090%', '-0.030', '-0.080', '+0.020'))
     """
@@ -166,9 +166,7 @@ def weighting(weight: object) -> str:
 
 def labels(layout: Layout) -> list[str | None]:
     """Return the name of every coordinate of a prediction: one for each class, or None alone for scalars."""
-    if layout.d == 1:
-        return [None]
-    return [str(a if layout.classes is None else layout.classes[a]) for a in range(layout.d)]
+    return [None] if layout.d == 1 else [str(one) for one in class_names(layout)]
 
 
 def outside(bins: ReliabilityBins, confidence: float) -> str:
@@ -413,7 +411,8 @@ def as_text(audit: AuditReport) -> str:
     said = verdict(audit, brief(audit.proof.subpopulation))
     head = fill(f"{audit.notion} at {audit.tolerance}: {audit.verdict.value}. {said}", 110)
     listed = aligned([[name, value, f"({hint})"] for name, value, hint in figures(audit)], "lll")
-    table = aligned([[printable(one) for one in row] for row in _table(audit, 10)], _sides(audit))
+    rows, sides = _table(audit, 10)
+    table = aligned([[printable(one) for one in row] for row in rows], sides)
     table += left_out(len(audit.findings) - len(audit.shown(10)))
     notes = [fill(f"Note: {note}", 110, subsequent_indent="      ") for note in audit.notes]
     return "\n".join([head, "", *listed, "", *table, "", *notes, fill(_made(audit), 110)])
@@ -423,7 +422,7 @@ def as_markdown(audit: AuditReport, n: int = 10) -> str:
     """Return the verdict, the figures, the n worst groups, the notes and the settings."""
     head = [f"# Calibration audit: {title(audit)}", verdict(audit, marked(abbreviate(audit.proof.subpopulation)))]
     listed = [f"- {marked(name)}: **{marked(value)}** ({marked(hint)})" for name, value, hint in figures(audit)]
-    table = [markdown_table(_table(audit, n), _sides(audit)), *left_out(len(audit.findings) - len(audit.shown(n)))]
+    table = [markdown_table(*_table(audit, n)), *left_out(len(audit.findings) - len(audit.shown(n)))]
     notes = [f"> Note: {marked(note, 1000)}" for note in audit.notes]
     blocks = [*head, "\n".join(listed), *table, *notes, marked(_made(audit), 1000)]
     return "\n\n".join(blocks) + "\n"
@@ -436,19 +435,15 @@ def markdown_table(rows: Sequence[Sequence[str]], sides: str) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (heads, rule, *rest))
 
 
-def _table(audit: AuditReport, n: int) -> list[list[str]]:
-    """Return the n worst groups as rows of cells, with their headings first."""
+def _table(audit: AuditReport, n: int) -> tuple[list[list[str]], str]:
+    """Return the n worst groups as rows of cells, with their headings first, and the sides of the columns."""
     shown, is_multiclass = audit.shown(n), audit.layout.d > 1
     names = brief_names(one.subpopulation for one in shown)
     labels = [[abbreviate(str(one.label), 40)] if is_multiclass else [] for one in shown]
     rows = zip(names, labels, (cells(audit, one) for one in shown), strict=True)
     heads = ["Group", *(["Class"] if is_multiclass else []), *headings(audit)]
-    return [heads, *([name, *label, *rest] for name, label, rest in rows)]
-
-
-def _sides(audit: AuditReport) -> str:
-    """Return the side, l or r, on which each column of the table is aligned."""
-    return ("ll" if audit.layout.d > 1 else "l") + "rrrrrl"
+    sides = ("ll" if is_multiclass else "l") + "rrrrrl"
+    return [heads, *([name, *label, *rest] for name, label, rest in rows)], sides
 
 
 def left_out(n: int) -> list[str]:
