@@ -11,7 +11,7 @@ import numpy as np
 
 from lowcal.auditing.certificates.drift import Drift, window_sums
 from lowcal.auditing.windows import read_windows
-from lowcal.data.progress import Passes
+from lowcal.data.errors import Passes
 from lowcal.solve.homes import open_home
 
 MONTHS, GROUPS = 24, 20

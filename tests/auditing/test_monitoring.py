@@ -12,7 +12,7 @@ from scipy.stats import norm
 import lowcal
 from lowcal.auditing.certificates.drift import HORIZON, Drift, Sums, level_shares, window_sums
 from lowcal.auditing.windows import MOST, read_windows
-from lowcal.data.progress import Passes
+from lowcal.data.errors import Passes
 from lowcal.solve.homes import open_home
 
 

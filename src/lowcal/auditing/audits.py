@@ -38,6 +38,7 @@ from lowcal.auditing.windows import Windows, read_windows
 from lowcal.data.errors import (
     AuditWarning,
     InvalidInput,
+    Passes,
     abbreviate,
     aligned,
     brief,
@@ -47,7 +48,6 @@ from lowcal.data.errors import (
     sentence,
 )
 from lowcal.data.inputs import Layout, are_names, check_share, check_whole
-from lowcal.data.progress import Passes
 from lowcal.guarantees import GroupMoments
 from lowcal.guarantees.groups import moment_columns, read_moments
 from lowcal.kernels.exact import Tables

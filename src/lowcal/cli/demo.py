@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from lowcal.auditing.audits import Measurement, audit, measure
 from lowcal.auditing.reports import AuditReport
-from lowcal.cli.terminal import DONE
+from lowcal.cli.grammar import DONE
 from lowcal.data.errors import MissingExtra
 from lowcal.data.frames import Table
 from lowcal.datasets import Dataset, load_adult

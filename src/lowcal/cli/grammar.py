@@ -1,4 +1,4 @@
-"""The grammar of the command `lowcal`: its options, what their values may be, and which command takes which."""
+"""The grammar of the command `lowcal`: its options, what their values may be, which command takes which; exit codes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lowcal.cli.terminal import WRONG_USAGE
+from lowcal.data import __version__
 from lowcal.data.errors import LowcalError, sentence, suggest
-from lowcal.data.version import __version__
+
+#: Exit codes: the audit's own (satisfied, violated, undecided), those of sysexits.h, and those of a shell for a signal.
+DONE, VIOLATED, UNDECIDED = 0, 1, 2
+WRONG_USAGE, BAD_DATA, BUG, INTERRUPTED, TERMINATED, BROKEN_PIPE = 64, 65, 70, 130, 143, 141
 
 # --- values of options --------------------------------------------------------------------------------------------
 

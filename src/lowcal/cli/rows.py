@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.cli.terminal import WrongUsage, say, showing
+from lowcal.cli.main import WrongUsage, say, showing
+from lowcal.data.batches import Batches, for_frames
 from lowcal.data.errors import InvalidInput, sentence, suggest
-from lowcal.data.files.batches import Batches, for_frames
-from lowcal.data.files.tables import STREAM, FileTable, open_table
-from lowcal.data.files.text import MISSING, Kind, cast, count, factorise, numbers, place
+from lowcal.data.files import STREAM, FileTable, open_table
 from lowcal.data.inputs import RANGE_TOLERANCE, SUM_TOLERANCE, code_labels, is_fraction, read_classes
+from lowcal.data.text import MISSING, Kind, cast, count, factorise, numbers, place
 from lowcal.kernels.simplex import FloatArray
 from lowcal.rows.reading import Sampling
 from lowcal.solve.homes import is_far

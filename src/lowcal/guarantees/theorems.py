@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
 import numpy as np
 
 from lowcal.data.errors import InvalidInput
-from lowcal.data.inputs import check_whole
-from lowcal.data.signatures import spelled_out
+from lowcal.data.inputs import check_whole, spelled_out
 from lowcal.guarantees.groups import (
     AboutRows,
     Alpha,

@@ -19,11 +19,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lowcal.data import checked_json
+from lowcal.data import __version__, checked_json
 from lowcal.data.checked_json import Plain, kind_of, pack_number
 from lowcal.data.errors import DamagedFile, InvalidInput, sentence
-from lowcal.data.files.atomic import atomic_write, check_path
-from lowcal.data.version import __version__
+from lowcal.data.files import atomic_write, check_path
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.rows.documents import read_predictor, write_predictor
 from lowcal.rows.updates import Predictor

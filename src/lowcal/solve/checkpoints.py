@@ -14,12 +14,11 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-from lowcal.data import checked_json
+from lowcal.data import __version__, checked_json
 from lowcal.data.checked_json import Plain, Pool, packed
 from lowcal.data.errors import DamagedFile, InvalidInput, sentence
-from lowcal.data.files.atomic import atomic_write, check_path
+from lowcal.data.files import atomic_write, check_path
 from lowcal.data.inputs import Layout
-from lowcal.data.version import __version__
 from lowcal.rows import START
 from lowcal.rows.documents import read_predictor, write_predictor
 from lowcal.rows.updates import Predictor, Update

@@ -20,7 +20,7 @@ from lowcal.auditing.reports import words
 from lowcal.auditing.reports.binning import ReliabilityBins
 from lowcal.auditing.reports.page import fragment, page
 from lowcal.data.errors import InvalidInput, MissingExtra, brief, check_choice, printable
-from lowcal.data.files.atomic import atomic_write
+from lowcal.data.files import atomic_write
 from lowcal.data.inputs import Layout, check_whole
 from lowcal.guarantees import GroupMoments, GroupPage, describe
 from lowcal.kernels.simplex import FloatArray, IntArray

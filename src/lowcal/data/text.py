@@ -31,8 +31,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.data.batches import BATCH_BYTES
 from lowcal.data.errors import InvalidInput, repeated
-from lowcal.data.files.batches import BATCH_BYTES
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray
 
 #: The most bytes of a row.
