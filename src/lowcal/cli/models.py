@@ -20,6 +20,7 @@ from lowcal.cli.grammar import DONE
 from lowcal.cli.main import WrongUsage, check_outputs, is_wanted, put, say, showing
 from lowcal.cli.rows import (
     LABEL,
+    TARGET,
     FileRows,
     arrange,
     check_number,
@@ -50,7 +51,6 @@ from lowcal.solve.runs import Fit, Record
 #: The column of explanations.
 WHY = "why"
 _AUDIT = "Audit the calibrated predictions on rows that the fit has not seen."
-_TARGET = ("notion", "alpha", "per_person", "min_share", "solver", "geometry", "validation_fraction", "max_updates")
 
 # --- fit ----------------------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ def _fit(options: argparse.Namespace, rows: FileRows) -> tuple[Fit, str]:
         fit = recalibrate(*data, groups=split_names(options.groups, rows.chosen.columns) or None, **how)
         return fit, f"{fit}\n\n{_AUDIT}"
     records: list[Record] = []
-    how |= {"guard": not options.no_guard, "callback": records.append, **given(options, *_TARGET)}
+    how |= {"guard": not options.no_guard, "callback": records.append, **given(options, *TARGET)}
     fit = multicalibrate(*data, subpopulations=subpopulations_of(options, rows.chosen.columns), **how)
     return fit, describe(fit, records[0].violation if records else fit.violation, rows.n)
 

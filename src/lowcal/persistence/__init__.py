@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lowcal.data import __version__, checked_json
+from lowcal.data import checked_json
 from lowcal.data.checked_json import Plain, kind_of, pack_number
 from lowcal.data.errors import DamagedFile, InvalidInput, sentence
 from lowcal.data.files import atomic_write, check_path
@@ -134,7 +134,7 @@ def to_bytes(model: object, metadata: Mapping[str, Any] | None = None) -> bytes:
         raise InvalidInput(f"metadata must be a dict of plain values, but {metadata!r} was given.")
     try:
         plain = checked_json.check_plain({} if metadata is None else metadata, "metadata")
-        data = checked_json.write_document(write_model(model), plain, __version__)
+        data = checked_json.write_document(write_model(model), plain)
         from_bytes(data)
     except RecursionError:
         raise InvalidInput("The model or its metadata is nested too deeply to be saved.") from None
