@@ -44,12 +44,6 @@ def data() -> pd.DataFrame:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def is_small(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A machine without memory; the list tells how many spill files were opened."""
     made: list[int] = []

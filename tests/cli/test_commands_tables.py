@@ -39,12 +39,6 @@ def data():
     return pd.DataFrame({"y": made.y, "p": made.p, "sex": sex, "age": age, "city": city, "member": member})
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def table(path, separator=","):
     """A written CSV: the probabilities exactly, everything else as text."""
     content = Path(path).read_bytes()

@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge
 import definition
 import lowcal
 from lowcal.datasets import make_miscalibrated
-from study import multicalibrate
+from worlds import multicalibrate
 
 
 @pytest.fixture(scope="module")

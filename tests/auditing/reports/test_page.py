@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audits import COLUMN, MARKUP, audited, rows
+from audits import COLUMN, MARKUP, audited, read, rows
 from lowcal import audit, multicalibrate, recalibrate
 from lowcal.auditing.reports import Origin, Verdict, words
 from lowcal.auditing.reports import page as pages
@@ -19,7 +19,6 @@ from lowcal.auditing.reports.binning import ReliabilityBins
 from lowcal.auditing.reports.page import GroupPanel, PageLimits, heat, page, page_of, panels
 from lowcal.datasets import make_miscalibrated
 from lowcal.errors import CannotWrite, InvalidInput, printable
-from markup import read
 
 LOADS = {"src", "href", "srcset", "action", "data", "poster", "xlink:href", "formaction", "background"}
 
