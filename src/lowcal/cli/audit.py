@@ -23,7 +23,7 @@ from lowcal.auditing.reports import (
     Verdict,
     check_templates,
 )
-from lowcal.cli.grammar import DONE, UNDECIDED, VIOLATED
+from lowcal.cli import DONE, UNDECIDED, VIOLATED
 from lowcal.cli.main import WrongUsage, check_outputs, put
 from lowcal.cli.models import Recalibrator, load, probability_of
 from lowcal.cli.rows import LABEL, FileRows, given, open_file, read_rows, subpopulations_of

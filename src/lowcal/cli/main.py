@@ -1,4 +1,4 @@
-"""The command `lowcal`: it runs a verb and returns its exit code. Errors are one sentence, never a traceback.
+"""Running the command: a verb returns its exit code, and errors are one sentence, never a traceback.
 
 Standard streams may be closed, full, or unable to write every letter: that changes no result. Files appear whole or not
 at all.
@@ -19,7 +19,7 @@ from shlex import join
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
-from lowcal.cli.grammar import BAD_DATA, BROKEN_PIPE, BUG, INTERRUPTED, TERMINATED, WRONG_USAGE, parser
+from lowcal.cli import BAD_DATA, BROKEN_PIPE, BUG, INTERRUPTED, TERMINATED, WRONG_USAGE, parser
 from lowcal.data.errors import AuditWarning, FitWarning, LowcalError, Passes, printable
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def open_streams() -> None:
 def say(text: str) -> None:
     """Print a message on standard error, if anything can be printed there; what it quotes can't steer the terminal."""
     try:
-        print(printable(text, keep="\n"), file=sys.stderr, flush=True)
+        print(*map(printable, text.split("\n")), sep="\n", file=sys.stderr, flush=True)
     except OSError:
         silence(sys.stderr)
 

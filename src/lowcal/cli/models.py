@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.cli.grammar import DONE
+from lowcal.cli import DONE
 from lowcal.cli.main import WrongUsage, check_outputs, is_wanted, put, say, showing
 from lowcal.cli.rows import (
     LABEL,

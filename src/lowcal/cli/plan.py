@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from lowcal.cli.grammar import DONE
+from lowcal.cli import DONE
 from lowcal.cli.main import WrongUsage
 from lowcal.complexity import Setting, audit_rows, compare, iterations, sample_size, show_rows
 from lowcal.data.errors import aligned

@@ -15,9 +15,6 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Self
 
-#: Longer names are abbreviated in tables of text.
-WIDE = 60
-
 
 class LowcalError(Exception):
     """The base of all errors of lowcal."""
@@ -84,7 +81,7 @@ def load_extra(name: str, remedy: str) -> Any:
         raise MissingExtra(remedy) from error
 
 
-def printable(text: str, keep: str = "") -> str:
+def printable(text: str) -> str:
     """Return text as it may reach a terminal: line breaks, escapes and other controls are spelled out.
 
     Names of groups, columns and files come from the user's data and could move the cursor or hide what follows.
@@ -92,7 +89,7 @@ def printable(text: str, keep: str = "") -> str:
     >>> print(printable("g=a\\nb"))
     g=a\\nb
     """
-    return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def sentence(text: str) -> str:
@@ -104,7 +101,7 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "?", "!", "…")) else f"{text}."
 
 
-def abbreviate(text: str, length: int = WIDE) -> str:
+def abbreviate(text: str, length: int = 60) -> str:
     """Return at most `length` characters: lists in braces keep their first and last, then the middle is left out.
 
     The ends of names tell groups apart. Two names may look alike then: full ones are what identifies a group.
@@ -129,16 +126,16 @@ def brief(name: object) -> str:
     return abbreviate(printable(str(name)))
 
 
-def brief_names(names: Iterable[str], length: int = WIDE) -> list[str]:
+def brief_names(names: Iterable[str]) -> list[str]:
     """Return different names for a column of text: printable, abbreviated, and numbered where two would look alike.
 
-    >>> brief_names(["a in {1, 2, 3, 4}", "a in {1, 3, 2, 4}", "b"], 14)
-    ['a in {1, …, 4}', 'a in {1, …, 4} (2)', 'b']
+    >>> brief_names([f"age in {{20, {one}, 30, 35, 40, 45, 50, 55, 60, 65, 70, 75, 80, 85, 90}}" for one in (24, 25)])
+    ['age in {20, …, 90}', 'age in {20, …, 90} (2)']
     """
     known: dict[str, list[str]] = {}
     shown = []
     for name in names:
-        text = abbreviate(printable(name), length)
+        text = brief(name)
         alike = known.setdefault(text, [])
         alike += [name] if name not in alike else []
         place = alike.index(name) + 1
