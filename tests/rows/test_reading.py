@@ -32,8 +32,8 @@ from far_rows import (
     three_classes,
     write,
 )
+from lowcal.data import batches
 from lowcal.data.errors import Passes
-from lowcal.data.files import batches
 from lowcal.data.frames import Table
 from lowcal.data.inputs import read_outcomes
 from lowcal.errors import InvalidInput, MissingColumn, MissingExtra
