@@ -24,9 +24,9 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 import lowcal
-from lowcal.data.files.batches import open_batches
+from lowcal.data.batches import open_batches
+from lowcal.data.errors import Passes
 from lowcal.data.frames import Table as Frame
-from lowcal.data.progress import Passes
 from lowcal.kernels import switch
 from lowcal.kernels.line import solve_line
 from lowcal.kernels.parts import outer_moments

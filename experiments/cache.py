@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.files.atomic import atomic_write
+from lowcal.data.files import atomic_write
 
 Arrays = dict[str, NDArray[Any]]
 

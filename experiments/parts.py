@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from lowcal.data.files.atomic import atomic_write
+from lowcal.data.files import atomic_write
 
 FOLDER = "parts"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -160,3 +161,8 @@ def agree(far: lowcal.Measurement, near: lowcal.Measurement) -> None:
     assert far.names == near.names
     assert np.array_equal(far.violation, near.violation)
     assert np.array_equal(far.mass, near.mass)
+
+
+def until(holds: Callable[[], bool]) -> bool:
+    """Return whether something holds within a few seconds."""
+    return any(holds() or time.sleep(0.05) for _ in range(100))

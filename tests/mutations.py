@@ -21,7 +21,7 @@ import numpy as np
 
 import saved
 from lowcal import InvalidInput, MulticalibratedClassifier, MulticalibratedRegressor, persistence
-from study import multicalibrate
+from worlds import multicalibrate
 
 #: What loading and predicting one document may take beyond what the process holds.
 MOST_MEMORY = 200 << 20

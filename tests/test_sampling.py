@@ -12,7 +12,7 @@ import definition
 import lowcal
 from lowcal import Groups, InvalidInput, Linear, Memberships, Trees
 from lowcal.sampling import Private, certify_reuse, fresh, reuse_deviation
-from study import multicalibrate
+from worlds import multicalibrate
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import expit as sigmoid
 from scipy.special import softmax
 
+import lowcal
 from lowcal import Groups, Intersections, Memberships, Subpopulations, Thresholds, Trees
 from lowcal.auditing.panel import Panel
 from lowcal.kernels.reference import Design, Matrix
@@ -150,3 +151,8 @@ def along(p: np.ndarray, y: np.ndarray, delta: np.ndarray, weight: np.ndarray) -
     theta = most * np.concatenate([np.eye(d), -np.eye(d)])[:, None, :]
     members = Members(tuple(f"m{j}" for j in range(2 * d)), tuple(range(2 * d)))
     return Memory.of(C, p, y, weight), (Term(members, (Monomial(),), theta),)
+
+
+def multicalibrate(*given: Any, **options: Any) -> Any:
+    """Return a fit for study: without the guard, to alpha = 0.01 unless another target is given."""
+    return lowcal.multicalibrate(*given, **{"guard": False, "alpha": 0.01, **options})

@@ -15,7 +15,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lowcal.data.version import __version__
+from lowcal.data import __version__
 
 # fmt: off
 __all__ = [

@@ -14,8 +14,7 @@ import numpy as np
 
 from lowcal.auditing.audits import MetricRows, measure
 from lowcal.data.errors import InvalidInput
-from lowcal.data.inputs import Outcomes, read_outcomes, read_rows
-from lowcal.data.signatures import spelled_out
+from lowcal.data.inputs import Outcomes, read_outcomes, read_rows, spelled_out
 from lowcal.kernels.line import aggregate, solve_line
 from lowcal.kernels.products import product
 from lowcal.kernels.reference import Design

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 import lowcal.cli.demo as demo
+from audits import read
 from lowcal.auditing import page
-from markup import read
 
 
 @pytest.fixture(autouse=True)

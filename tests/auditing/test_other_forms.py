@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from audits import COLUMN, MARKUP, audited
+from audits import COLUMN, MARKUP, audited, read
 from lowcal.auditing import page
 from lowcal.cli.main import main
 from lowcal.errors import InvalidInput, MissingExtra
-from markup import read
 
 
 @pytest.mark.parametrize("n_classes", [2, 5])

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audits import COLUMN, MARKUP, audited, rows
+from audits import COLUMN, MARKUP, audited, read, rows
 from lowcal import audit, multicalibrate, recalibrate
 from lowcal.auditing import page as pages
 from lowcal.auditing import words
@@ -20,7 +20,6 @@ from lowcal.auditing.panel import ReliabilityBins
 from lowcal.auditing.reports import Origin, Verdict
 from lowcal.datasets import make_miscalibrated
 from lowcal.errors import CannotWrite, InvalidInput, printable
-from markup import read
 
 LOADS = {"src", "href", "srcset", "action", "data", "poster", "xlink:href", "formaction", "background"}
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import lowcal
-import lowcal.data.files.text as delimited
+import lowcal.data.text as delimited
 from far_rows import DATA, three_classes
 from lowcal.cli.main import main
 

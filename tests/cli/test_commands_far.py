@@ -44,12 +44,6 @@ def data() -> pd.DataFrame:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def is_small(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A machine without memory; the list tells how many spill files were opened."""
     made: list[int] = []
@@ -215,7 +209,7 @@ def test_many_rows_are_compared_piece_by_piece(data: Any, here: Path, request: A
     late = np.where(np.arange(N) == N - 1, "rare", np.where(data["y"] == 1, "yes", "no"))
     path = put(data.assign(y=late), "csv")
     request.getfixturevalue("is_small")
-    monkeypatch.setattr("lowcal.data.files.text.BATCH_BYTES", 1 << 14)
+    monkeypatch.setattr("lowcal.data.text.BATCH_BYTES", 1 << 14)
     assert fit(path, *ASKED, "--positive", "yes") == 0
     assert model()["classes"] == ["not yes", "yes"]
 
@@ -298,9 +292,9 @@ def test_a_full_disk_is_one_sentence(data: Any, here: Path, capsys: Any, monkeyp
 @pytest.mark.usefixtures("is_small")
 def test_passes_are_shown(data: Any, here: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setitem(__import__("sys").modules, "tqdm.auto", None)
-    monkeypatch.setattr("lowcal.data.files.batches.BATCH_ROWS", 700)
+    monkeypatch.setattr("lowcal.data.batches.BATCH_ROWS", 700)
     clock = iter(np.arange(9.0, 1e6, 0.7))
-    monkeypatch.setattr("lowcal.data.progress.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("lowcal.data.errors.time.monotonic", lambda: float(next(clock)))
     assert main(["fit", put(data, "parquet"), *ASKED, "--out", "model.json", "--progress"]) == 0
     told = capsys.readouterr().err
     assert "reading t.parquet" in told
@@ -310,7 +304,7 @@ def test_passes_are_shown(data: Any, here: Path, capsys: Any, monkeypatch: Any) 
 
 def test_json_lines_have_the_types_of_all_their_rows(data: Any, here: Path, monkeypatch: Any) -> None:
     """Also where the first rows have no value, whole numbers come first, or texts look like dates."""
-    monkeypatch.setattr("lowcal.data.files.batches.BATCH_BYTES", 2000)
+    monkeypatch.setattr("lowcal.data.batches.BATCH_BYTES", 2000)
     frame = data.assign(age=data["age"].where(data.index > 1000), city="2020-01-0" + (data.index % 3 + 1).astype(str))
     records = [{k: None if v != v else v for k, v in row.items()} for row in frame.to_dict(orient="records")]
     records[0]["w"] = 1

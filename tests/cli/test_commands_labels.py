@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lowcal.cli.main import WrongUsage
 from lowcal.cli.rows import FileLabels, choose_classes, encode_labels
-from lowcal.cli.terminal import WrongUsage
 from lowcal.data.frames import categorical
 from lowcal.data.inputs import read_outcomes
 from lowcal.errors import InvalidInput

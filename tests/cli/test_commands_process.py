@@ -13,8 +13,7 @@ import pandas as pd
 import pytest
 
 import lowcal
-from lowcal.cli.main import main
-from lowcal.cli.terminal import is_wanted
+from lowcal.cli.main import is_wanted, main
 from lowcal.datasets import make_miscalibrated
 from lowcal.persistence import save
 
@@ -49,7 +48,7 @@ def start(folder, arguments, before="", **options):
 #: Kills the process at the k-th call of a function.
 KILL = """
     import os, signal, {module}
-    import lowcal.data.files.text as delimited
+    import lowcal.data.text as delimited
     delimited.BATCH_BYTES = 20_000
     real, calls = {module}.{name}, []
     def stop(*a, **k):
@@ -60,10 +59,10 @@ KILL = """
     {module}.{name} = stop
 """
 MOMENTS = [
-    (PREDICT, "lowcal.data.files.tables", "join_columns", 3, "old"),
+    (PREDICT, "lowcal.data.files", "join_columns", 3, "old"),
     (PREDICT, "os", "fsync", 1, "old"),
     (PREDICT, "os", "fsync", 2, "new"),  # the folder's, after the file has its name
-    (FIT, "lowcal.cli.fit", "save", 1, "old"),
+    (FIT, "lowcal.cli.models", "save", 1, "old"),
     (FIT, "os", "replace", 1, "old"),
 ]
 
@@ -82,7 +81,7 @@ def test_kill_leaves_the_old_file_or_the_new_one(folder, arguments, module, name
 
 #: Says when it is in the middle of writing, and waits.
 WAIT = """
-    import time, lowcal.data.files.tables as writing
+    import time, lowcal.data.files as writing
     def wait(*_):
         print("ready", file=sys.stderr, flush=True)
         time.sleep(60)
@@ -110,7 +109,7 @@ def test_an_interrupted_fit_keeps_nothing(folder, monkeypatch, capsys):
         raise lowcal.FitInterrupted("Interrupted after 3 updates; they are kept in .fit.", None)
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("lowcal.cli.fit.multicalibrate", interrupt)
+    monkeypatch.setattr("lowcal.cli.models.multicalibrate", interrupt)
     assert main([*FIT, "--notion", "degree-2"]) == 130
     assert capsys.readouterr().err == "lowcal: interrupted; nothing was written\n"
     assert (folder / "new.json").read_text() == "old"
@@ -209,7 +208,7 @@ def test_an_interrupt_tells_of_half_a_table_in_a_pipe(folder, monkeypatch, capsy
         raise KeyboardInterrupt
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("lowcal.data.files.tables.join_columns", interrupt)
+    monkeypatch.setattr("lowcal.data.files.join_columns", interrupt)
     assert main([*PREDICT[:-1], "-"]) == 130
     assert capsys.readouterr().err == "lowcal: interrupted; the output is incomplete\n"
 

@@ -10,17 +10,10 @@ import numpy as np
 import pytest
 
 import lowcal
-from audits import audited
+from audits import audited, read
 from lowcal.auditing.reports import AuditComparison, SavedAudit
 from lowcal.cli.main import main
 from lowcal.datasets import make_miscalibrated
-from markup import read
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture

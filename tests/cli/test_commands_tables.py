@@ -17,8 +17,8 @@ import pytest
 
 import lowcal
 import lowcal.cli.audit as audit_command
-import lowcal.data.files.batches as batches
-import lowcal.data.files.text as delimited
+import lowcal.data.batches as batches
+import lowcal.data.text as delimited
 from lowcal.auditing.reports import AuditReport
 from lowcal.cli.main import main
 from lowcal.datasets import make_miscalibrated
@@ -37,12 +37,6 @@ def data():
     city = np.array(["Zürich", 'the "old", town', "01", "02"], dtype=object)[rng.integers(0, 4, N)]
     member = rng.random(N) < 0.4
     return pd.DataFrame({"y": made.y, "p": made.p, "sex": sex, "age": age, "city": city, "member": member})
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def table(path, separator=","):
@@ -915,13 +909,13 @@ def test_a_full_disk_keeps_the_old_file(model, data, capsys, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("lowcal.data.files.tables.join_columns", full)
+    monkeypatch.setattr("lowcal.data.files.join_columns", full)
     assert main(["predict", "m.json", as_csv(data), "--out", "o.csv"]) == 65
     said = capsys.readouterr().err
     assert said == "lowcal: o.csv can't be written: No space left on device. The old file is as it was.\n"
     assert (model / "o.csv").read_text() == "old"
     before = (model / "m.json").read_bytes()
-    monkeypatch.setattr("lowcal.cli.fit.save", full)
+    monkeypatch.setattr("lowcal.cli.models.save", full)
     assert main(["fit", "t.csv", *OPTIONS, "--out", "m.json"]) == 65
     assert "the disk is full" in capsys.readouterr().err
     assert (model / "m.json").read_bytes() == before

@@ -17,7 +17,7 @@ from lowcal.rows.updates import Term, Update
 from lowcal.solve.solvers import SOLVERS, Problem
 from lowcal.subpopulations import Everyone
 from lowcal.subpopulations.groups import cover
-from study import multicalibrate
+from worlds import multicalibrate
 
 Y, P = np.array([0, 1, 0, 1]), np.array([0.2, 0.7, 0.4, 0.6])
 

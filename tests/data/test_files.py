@@ -19,11 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import lowcal.data.files.tables as tables
-import lowcal.data.files.text as text_files
-from lowcal.data.files.atomic import check_writable
-from lowcal.data.files.tables import form_of, join_columns, open_bytes, open_table, write_table
-from lowcal.data.files.text import MISSING, Kind, cast, kind_of, numbers, wider
+import lowcal.data.files as tables
+import lowcal.data.text as text_files
+from lowcal.data.files import check_writable, form_of, join_columns, open_bytes, open_table, write_table
+from lowcal.data.text import MISSING, Kind, cast, kind_of, numbers, wider
 from lowcal.errors import InvalidInput, MissingColumn, MissingExtra
 from lowcal.rows.reading import Sampling
 

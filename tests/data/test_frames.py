@@ -444,12 +444,16 @@ def test_a_table_passes_through_and_columns_are_cached():
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(-1, 126), max_size=70))
 def test_bytes_are_counted_two_at_a_time(codes):
-    known = max(codes, default=-1) + 1
-    expected = [codes.count(code) for code in range(known)] + [codes.count(-1)]
-    for kind in (np.int8, np.int16):
-        assert frames._count(np.array(codes, dtype=kind), known).tolist() == expected
     unsigned = np.array(codes, dtype=np.int8).view(np.uint8)
     assert frames.count_bytes(unsigned).tolist() == np.bincount(unsigned, minlength=256).tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-1, 7), max_size=9), st.sampled_from([np.int8, np.int16, np.intp]))
+def test_a_category_is_one_that_occurs(places, kind):
+    """-1 and the place after the last are missing."""
+    column = frames.categorical("c", "abcdefg", np.array(places, dtype=kind))
+    assert column.categories == tuple(sorted({"abcdefg"[place] for place in places if 0 <= place < 7}))
 
 
 def test_many_bytes_are_counted_in_pieces():

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations_with_replacement
+from math import factorial, prod
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
+from scipy.optimize import linprog
 
 import definition
 import lowcal
-from brackets import bracket
 from lowcal.kernels import simplex
 from lowcal.kernels.clipped import Line, sorted_step
 from lowcal.kernels.reference import Codes, Cumulative, DecodeTable, Design, Matrix, Stacked
-from lowcal.kernels.simplex import TIE
+from lowcal.kernels.simplex import TIE, FloatArray
 from lowcal.notions.low_degree import _linear_witness, best_linear
 from lowcal.notions.moments import displacement, moments
-from lowcal.notions.weights import CellIds, Points, evaluate, monomials
+from lowcal.notions.weights import CellIds, Monomial, Points, evaluate, monomials
 from lowcal.rows import START, Memory, State
 from lowcal.rows.passes import Along
 from lowcal.rows.updates import Term
@@ -498,3 +503,49 @@ def test_mirror_line_search_nearly_minimises_log_loss(case: tuple[np.ndarray, ..
     spread = np.abs(delta[:, 0]) if p.shape[1] == 1 else np.ptp(delta, axis=1)
     B = float(weight @ spread**2) / 4
     assert loss(0.0) - loss(start) >= (g * g / (2 * B) if B > 0 else 0.0) - 1e-10
+
+
+# The supremum over polynomials of degree >= 2 on the simplex lies between two linear programs (spec 2.2): it is hard to
+# decide whether a polynomial is non-negative on the simplex. That its coefficients are non-negative after homogenising
+# (Polya, Bernstein) is sufficient: a lower bound. That it is so at finitely many points is necessary: an upper bound.
+
+
+def bracket(weights: Sequence[Monomial], v: FloatArray, raise_degree: int = 2) -> tuple[float, float]:
+    """Return bounds on sum_a sup_q sum_S q_S v[S, a] over q >= 0 on the simplex with sum |q_S| <= 1."""
+    d = v.shape[1]
+    degree = max(len(u.factors) for u in weights) + raise_degree
+    sufficient = _bernstein(weights, d, degree)
+    points = _grid(d)
+    necessary = np.column_stack([u(points) for u in weights])
+    lower = sum(_largest(v[:, a], sufficient) for a in range(d))
+    return lower, sum(_largest(v[:, a], necessary) for a in range(d))
+
+
+def _largest(m: FloatArray, A: FloatArray) -> float:
+    """Return max m'q over A q >= 0, ||q||_1 <= 1."""
+    scale = np.abs(m).max()
+    if scale == 0.0:
+        return 0.0
+    both = np.concatenate([m, -m]) / scale
+    rows = np.vstack([np.ones(2 * len(m)), np.hstack([-A, A])])
+    bounds = np.concatenate([[1.0], np.zeros(len(A))])
+    found = linprog(-both, A_ub=rows, b_ub=bounds, bounds=(0, None), method="highs")
+    return float(-found.fun * scale)
+
+
+def _bernstein(weights: Sequence[Monomial], d: int, degree: int) -> FloatArray:
+    """Return the matrix from coefficients q_S to those of sum_S q_S z^S (sum z)^(degree - |S|)."""
+    top = {s: i for i, s in enumerate(combinations_with_replacement(range(d), degree))}
+    H = np.zeros((len(top), len(weights)))
+    for k, u in enumerate(weights):
+        for extra in combinations_with_replacement(range(d), degree - len(u.factors)):
+            repeats = prod(factorial(c) for c in Counter(extra).values())
+            H[top[tuple(sorted(u.factors + extra))], k] += factorial(len(extra)) / repeats
+    return H
+
+
+def _grid(d: int) -> FloatArray:
+    """Return the points of the simplex with coordinates in multiples of 1/steps, vertices included."""
+    steps = {2: 60, 3: 20, 4: 10, 5: 7}.get(d, 4 if d <= 8 else 2)
+    combos = list(combinations_with_replacement(range(d), steps))
+    return np.array([np.bincount(c, minlength=d) for c in combos]) / steps

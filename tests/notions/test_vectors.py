@@ -21,7 +21,7 @@ from lowcal.kernels.simplex import project
 from lowcal.notions.low_degree import best_linear
 from lowcal.notions.moments import moments
 from lowcal.notions.weights import Cell, CellIds, Monomial, cell_index, evaluate, monomials, n_cells, n_intervals
-from study import multicalibrate
+from worlds import multicalibrate
 
 
 def everyone(n: int) -> Matrix:

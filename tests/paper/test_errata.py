@@ -23,7 +23,7 @@ from lowcal.hierarchy import (
 )
 from lowcal.kernels.simplex import brier, project, width
 from lowcal.notions.weights import monomials
-from study import multicalibrate
+from worlds import multicalibrate
 
 POINTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 WEIGHT = [Fraction(1, 3), Fraction(1, 3), Fraction(1, 6), Fraction(1, 6)]

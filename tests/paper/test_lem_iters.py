@@ -8,7 +8,7 @@ import pytest
 import definition
 import lowcal
 from lowcal.complexity import basis_width, iterations, start_potential
-from study import multicalibrate
+from worlds import multicalibrate
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -26,7 +26,7 @@ from lowcal.notions.weights import Monomial
 from lowcal.subpopulations.base import Subpopulations
 from lowcal.subpopulations.codes import CodeFamily
 from mutations import as_lists, at, nest, places, signed
-from study import multicalibrate
+from worlds import multicalibrate
 
 SEEDS = range(4)
 KINDS = ("groups", "thresholds", "trees", "boosted trees", "linear", "mixed union", "memberships", "smooth", "model")

@@ -29,8 +29,7 @@ from lowcal.persistence.export import input_names, move, to_onnx
 from lowcal.rows.updates import Predictor, Term, Update
 from lowcal.subpopulations import codes
 from lowcal.subpopulations.features import learn_features
-from study import multicalibrate
-from worlds import WAYS
+from worlds import WAYS, multicalibrate
 
 onnx = pytest.importorskip("onnx", reason="to_onnx needs the extra [onnx]")
 ort = pytest.importorskip("onnxruntime", reason="graphs are run by onnxruntime, in the extra [onnx]")

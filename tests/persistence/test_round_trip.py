@@ -38,8 +38,7 @@ from lowcal.notions.weights import Points
 from lowcal.persistence import read_model, write_model
 from lowcal.rows.updates import MANY, Compiled, Term, Update
 from lowcal.subpopulations.codes import CodeFamily
-from study import multicalibrate
-from worlds import WAYS
+from worlds import WAYS, multicalibrate
 
 NOTIONS = ("multiaccuracy", "degree-2", "degree-3", "smooth", "full-0.25")
 

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 import lowcal
-from far_rows import DATA, cut, fit, four_classes, rows, saved, three_classes
+from far_rows import DATA, cut, fit, four_classes, rows, saved, three_classes, until
 from lowcal.errors import ClusterFailed, FitInterrupted, InvalidInput, MissingColumn
 from lowcal.rows.engines import dask as engine
 
@@ -124,11 +124,6 @@ def test_nothing_is_left_on_the_workers(client: Any) -> None:
     fit(frame(DATA), None)
     gc.collect()
     assert until(lambda: not any(client.has_what().values()))
-
-
-def until(holds: Callable[[], bool]) -> bool:
-    """Return whether something holds within a few seconds."""
-    return any(holds() or time.sleep(0.05) for _ in range(100))
 
 
 # --- workers that die ---------------------------------------------------------------------------------------------

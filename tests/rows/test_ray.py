@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 
 import lowcal
-from far_rows import COLUMNS, DATA, arrow, fit, four_classes, rows, saved
+from far_rows import COLUMNS, DATA, arrow, fit, four_classes, rows, saved, until
 from lowcal.errors import ClusterFailed, FitInterrupted, InvalidInput, MissingColumn
 from lowcal.rows.cluster import Block
 from lowcal.rows.engines import ray as engine
@@ -224,11 +224,6 @@ def test_actors_forget_what_is_no_longer_wanted() -> None:
 
 def n_met(actor: Any) -> int:
     return sum(map(len, actor._met.values()))
-
-
-def until(holds: Callable[[], bool]) -> bool:
-    """Return whether something holds within a few seconds."""
-    return any(holds() or time.sleep(0.05) for _ in range(100))
 
 
 def test_rows_stay_in_the_store() -> None:

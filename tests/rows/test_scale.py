@@ -23,7 +23,7 @@ from lowcal.rows import START, Memory
 from lowcal.rows.passes import Losses, Moments
 from lowcal.rows.updates import Term, Update
 from lowcal.solve import solvers
-from study import multicalibrate
+from worlds import multicalibrate
 
 
 # ------------------------------------------------------------------------------------------------- many classes

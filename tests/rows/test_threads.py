@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import lowcal
 from lowcal.kernels import threads
-from study import multicalibrate
+from worlds import multicalibrate
 
 #: BLAS splits a scalar product from 10,000 rows on.
 N = 12_000

@@ -23,7 +23,7 @@ from lowcal.notions.weights import Knots
 from lowcal.rows import START, Memory, row_updates, updates
 from lowcal.rows.passes import Moments
 from lowcal.rows.updates import MANY, Compiled, Term, Update, table_size
-from study import multicalibrate
+from worlds import multicalibrate
 
 N = 400
 

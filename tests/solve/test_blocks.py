@@ -15,7 +15,7 @@ from lowcal.rows import START, Memory, base
 from lowcal.solve import blocks
 from lowcal.solve.blocks import ridge_solve
 from lowcal.solve.solvers import Problem
-from study import multicalibrate
+from worlds import multicalibrate
 
 
 @pytest.fixture(scope="module")

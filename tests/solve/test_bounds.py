@@ -9,7 +9,7 @@ import pytest
 
 import definition
 import lowcal
-from study import multicalibrate
+from worlds import multicalibrate
 
 RUNS = {"notion": "degree-2", "alpha": 0.003}
 

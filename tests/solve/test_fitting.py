@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge
 import definition
 import lowcal
 from lowcal.datasets import make_miscalibrated
-from study import multicalibrate
+from worlds import multicalibrate
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,7 @@ def test_progress_without_tqdm(
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     clock = iter(range(0, 10**6, 10))
-    monkeypatch.setattr("lowcal.data.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("lowcal.data.errors.time.monotonic", lambda: next(clock))
     fit = fit_groups(data, solver="worst", progress=True)
     out, err = capsys.readouterr()
     assert out == ""

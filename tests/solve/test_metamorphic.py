@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import definition
 import lowcal
-from study import multicalibrate
-from worlds import WAYS
+from worlds import WAYS, multicalibrate
 
 NOTIONS = ("multiaccuracy", "degree-2", "degree-3", "smooth", "full-0.25")
 

@@ -11,8 +11,7 @@ import definition
 import lowcal
 from lowcal.data.frames import Table
 from lowcal.notions.weights import LogOdds, Monomial
-from study import multicalibrate
-from worlds import WAYS
+from worlds import WAYS, multicalibrate
 
 NOTIONS = ("multiaccuracy", "degree-1", "degree-2", "degree-3", "smooth", "full")
 CLASSES = ("groups", "intersections", "fractional", "indicators", "trees", "linear")

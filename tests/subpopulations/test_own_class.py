@@ -18,7 +18,7 @@ from lowcal.notions.weights import WEIGHTS
 from lowcal.rows.updates import Term
 from lowcal.subpopulations import CLASSES, ENCODERS, FAMILIES, Everyone, Subpopulations, WeakLearner
 from lowcal.subpopulations.single_row import number
-from study import multicalibrate
+from worlds import multicalibrate
 
 
 @dataclass(frozen=True)

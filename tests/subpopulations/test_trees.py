@@ -21,8 +21,7 @@ from lowcal.subpopulations.bins import Binned
 from lowcal.subpopulations.growing import Forest
 from lowcal.subpopulations.trees import TreeSum, combination_of
 from lowcal.testing import check_subpopulations
-from study import multicalibrate
-from worlds import uniform
+from worlds import multicalibrate, uniform
 
 N = 800
 

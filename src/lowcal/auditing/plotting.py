@@ -20,8 +20,7 @@ from lowcal.auditing.panel import ReliabilityBins, reliability
 from lowcal.auditing.reports import SHOWN, AuditReport
 from lowcal.auditing.words import noun
 from lowcal.data.errors import InvalidInput, MissingExtra, abbreviate, check_choice
-from lowcal.data.inputs import check_share, check_whole
-from lowcal.data.signatures import spelled_out
+from lowcal.data.inputs import check_share, check_whole, spelled_out
 from lowcal.guarantees import moment_sandwich
 from lowcal.guarantees.groups import GroupRows, read_label
 from lowcal.kernels.simplex import FloatArray, IntArray

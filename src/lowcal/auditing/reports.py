@@ -33,7 +33,7 @@ from lowcal.data.errors import (
     repeated,
     some_of,
 )
-from lowcal.data.files.atomic import atomic_write
+from lowcal.data.files import atomic_write
 from lowcal.data.inputs import Layout, check_whole
 from lowcal.guarantees import GroupMoments, GroupPage, describe
 from lowcal.guarantees.groups import class_names

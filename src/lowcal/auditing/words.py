@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lowcal.data import __version__
 from lowcal.data.errors import abbreviate, aligned, brief, brief_names, printable
 from lowcal.data.inputs import Layout
-from lowcal.data.version import __version__
 from lowcal.guarantees.groups import class_names
 from lowcal.notions import LowDegree
 

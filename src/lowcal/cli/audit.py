@@ -16,13 +16,20 @@ from typing import Any
 from lowcal.auditing.audits import audit
 from lowcal.auditing.monitoring import MonitoringReport
 from lowcal.auditing.page import environment as check_templates
-from lowcal.auditing.reports import AuditComparison, AuditReport, Origin, SavedAudit, Verdict
-from lowcal.cli.predict import Recalibrator, load, probability_of
+from lowcal.auditing.reports import (
+    AuditComparison,
+    AuditReport,
+    Origin,
+    SavedAudit,
+    Verdict,
+)
+from lowcal.cli import DONE, UNDECIDED, VIOLATED
+from lowcal.cli.main import WrongUsage, check_outputs, put
+from lowcal.cli.models import Recalibrator, load, probability_of
 from lowcal.cli.rows import LABEL, FileRows, given, open_file, read_rows, subpopulations_of
-from lowcal.cli.terminal import DONE, UNDECIDED, VIOLATED, WrongUsage, check_outputs, put
+from lowcal.data.batches import files_of
 from lowcal.data.errors import printable
-from lowcal.data.files.batches import files_of
-from lowcal.data.files.tables import STREAM
+from lowcal.data.files import STREAM
 
 _CODES = {Verdict.SATISFIED: DONE, Verdict.VIOLATED: VIOLATED, Verdict.UNDECIDED: UNDECIDED}
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from lowcal.auditing.audits import Measurement, audit, measure
 from lowcal.auditing.reports import AuditReport
-from lowcal.cli.terminal import DONE
+from lowcal.cli import DONE
 from lowcal.data.errors import MissingExtra
 from lowcal.data.frames import Table
 from lowcal.datasets import Dataset, load_adult
@@ -162,10 +162,10 @@ def _print_groups(one: Level, test: AdultRows, classes: Subpopulations) -> None:
     print(flush=True)
 
 
-def _worst_per_person(measured: Measurement, n: int = 10) -> list[int]:
+def _worst_per_person(measured: Measurement) -> list[int]:
     """Return the groups with the largest violation divided by their mass, tiny ones left out."""
     order = np.argsort(-measured.conditional, kind="stable")
-    return [int(j) for j in order if measured.mass[j] >= SMALLEST][:n]
+    return [int(j) for j in order if measured.mass[j] >= SMALLEST][:10]
 
 
 def _print_scores(judged: list[Level], degree_two: Level, test: AdultRows) -> None:

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from lowcal.cli.terminal import DONE, WrongUsage
+from lowcal.cli import DONE
+from lowcal.cli.main import WrongUsage
 from lowcal.complexity import Setting, audit_rows, compare, iterations, sample_size, show_rows
 from lowcal.data.errors import aligned
 from lowcal.notions import LowDegree, Multiaccuracy, Notion, parse_notion

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.cli.terminal import WrongUsage, say, showing
+from lowcal.cli.main import WrongUsage, say, showing
+from lowcal.data.batches import Batches, for_frames
 from lowcal.data.errors import InvalidInput, sentence, suggest
-from lowcal.data.files.batches import Batches, for_frames
-from lowcal.data.files.tables import STREAM, FileTable, open_table
-from lowcal.data.files.text import MISSING, Kind, cast, count, factorise, numbers, place
+from lowcal.data.files import STREAM, FileTable, open_table
 from lowcal.data.inputs import RANGE_TOLERANCE, SUM_TOLERANCE, code_labels, is_fraction, read_classes
+from lowcal.data.text import MISSING, Kind, cast, count, factorise, numbers, place
 from lowcal.kernels.simplex import FloatArray
 from lowcal.rows.reading import Sampling
 from lowcal.solve.homes import is_far
@@ -30,15 +30,8 @@ from lowcal.subpopulations import Groups, Intersections, Linear, Subpopulations,
 
 #: The columns of labels and probabilities that the library is given, by names that no column of a file has.
 LABEL, PROBABILITY = "--label", "--probability"
-#: This many different labels are looked at.
-MOST_LABELS = 1 << 16
-#: More different texts than this are identifiers, not groups.
-MOST_TEXTS = 1_000_000
-#: Options that ask a fit for a notion, a class, a target or a solver; without any of them cross-validation chooses.
-FIT_OPTIONS = (
-    *("notion", "alpha", "per_person", "min_share", "depth", "n_bins", "cuts", "min_mass", "subpopulations"),
-    *("solver", "geometry", "validation_fraction", "max_updates"),
-)
+#: Options that ask a fit for a target or a solver, as `multicalibrate` calls them.
+TARGET = ("notion", "alpha", "per_person", "min_share", "solver", "geometry", "validation_fraction", "max_updates")
 
 _ABSENT = "the value is missing. Fill it in or drop the row."
 
@@ -58,7 +51,8 @@ def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 def is_automatic(options: argparse.Namespace) -> bool:
     """Whether cross-validation chooses the fit: no option asks for a notion, a class, a target or a solver."""
-    return options.command == "fit" and not (given(options, *FIT_OPTIONS) or options.no_guard)
+    subpopulations = ("depth", "n_bins", "cuts", "min_mass", "subpopulations")
+    return options.command == "fit" and not (options.no_guard or given(options, *TARGET, *subpopulations))
 
 
 # --- columns ------------------------------------------------------------------------------------------------------
@@ -218,7 +212,7 @@ def _survey(
         occurring, first = np.unique(places, return_index=True)
         for value, row in zip([[*distinct, None][k] for k in occurring.tolist()], first.tolist(), strict=True):
             # of many different numbers only some
-            if value not in seen and (len(seen) < MOST_LABELS or value in (None, *MISSING)):
+            if value not in seen and (len(seen) < 1 << 16 or value in (None, *MISSING)):
                 seen[value] = before + row
         read = {name: numbers(arrays[name], table.decimal, name, before) for name in chosen.numbers}
         for names in chosen.probability:
@@ -230,7 +224,7 @@ def _survey(
     named = [name for name in chosen.columns if name in chosen.categorical]
     unknown = [chosen.label, *(name for name in chosen.columns if name not in chosen.categorical)]
     with showing(options, "reading", table) as bar:
-        n, kinds = table.survey(unknown, [*chosen.numbers, *named], look, bar.add, MOST_TEXTS)
+        n, kinds = table.survey(unknown, [*chosen.numbers, *named], look, bar.add, most_texts=1_000_000)
     if n == 0:
         raise InvalidInput(f"{table.shown} has a header but no rows; give at least one row.")
     values = _label_values(seen, kinds[chosen.label], chosen.label, table.decimal)

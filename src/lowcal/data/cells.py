@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lowcal.data.batches import is_source, open_batches, require_columns, require_pyarrow
 from lowcal.data.errors import InvalidInput, repeated
-from lowcal.data.files.batches import is_source, open_batches, require_columns, require_pyarrow
 from lowcal.data.inputs import check_whole
 
 #: The column of counts.

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.data import __version__
 from lowcal.data.errors import DamagedFile, InvalidInput
 from lowcal.kernels.simplex import FloatArray, IntArray
 
@@ -37,14 +38,8 @@ VERSION = 1
 MOST_BYTES = 1 << 30
 #: The most digits of a whole number.
 MOST_DIGITS = 400
-#: Containers of a document up to this depth are laid out on lines of their own.
-LINES = 4
-#: Arrays of more numbers than this are written as bytes.
-FEW = 64
 #: How numbers may be written as bytes; the first that holds an array of whole numbers is used.
 WHOLE = ("uint8", "uint16", "int16", "int32", "int64")
-#: No array has more axes.
-MOST_AXES = 4
 #: What JSON has no number for.
 SPECIAL = {"nan": float("nan"), "inf": inf, "-inf": -inf}
 #: No fit makes larger coefficients; sums and products of a few of this size stay finite.
@@ -148,7 +143,7 @@ def pack(values: Any) -> list[Any] | dict[str, Any]:
     if array.dtype.kind == "b":
         array = array.astype(np.uint8)
     is_float = array.dtype.kind == "f"
-    if array.size <= FEW:
+    if array.size <= 64:  # a list is shorter than bytes, and can be read
         if is_float and not np.isfinite(array).all():
             array = np.array([pack_number(x) for x in array.ravel().tolist()], dtype=object).reshape(array.shape)
         return list(array.tolist())
@@ -344,7 +339,7 @@ class Plain:
     def _of_bytes(self, dtypes: Sequence[str]) -> NDArray[Any]:
         dtype, lengths, content = self.fields("dtype", "shape", "base64")
         shape = [length.whole(1, 2**40) for length in lengths.items()]
-        lengths._must(len(shape) <= MOST_AXES, f"a list of at most {MOST_AXES} lengths")
+        lengths._must(len(shape) <= 4, "a list of at most 4 lengths")
         kind = np.dtype(dtype.choice(dtypes)).newbyteorder("<")
         try:
             data = base64.b64decode(content.text().encode("ascii"), validate=True)
@@ -438,11 +433,11 @@ def _full_name(cls: type) -> str:
 # --- documents ----------------------------------------------------------------------------------------------------
 
 
-def write_document(model: dict[str, Any], metadata: dict[str, Any], lowcal_version: str) -> bytes:
+def write_document(model: dict[str, Any], metadata: dict[str, Any]) -> bytes:
     """Return the document as bytes; the same model gives the same bytes."""
-    rest = {"format": FORMAT, "version": VERSION, "lowcal": lowcal_version, "metadata": metadata, "model": model}
+    rest = {"format": FORMAT, "version": VERSION, "lowcal": __version__, "metadata": metadata, "model": model}
     document = {key: checksum(rest) if key == "checksum" else rest[key] for key in _KEYS}
-    return (_lay_out(document, LINES) + "\n").encode("utf-8")
+    return (_lay_out(document, 4) + "\n").encode("utf-8")
 
 
 def read_document(data: bytes) -> dict[str, Any]:
@@ -485,7 +480,7 @@ def compact(value: object, sort_keys: bool = False) -> str:
 
 
 def _lay_out(value: Any, lines: int, indent: str = "") -> str:
-    """Return JSON with the outer containers on lines of their own, so that people and diffs can read it."""
+    """Return JSON with containers up to a depth on lines of their own, so that people and diffs can read it."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if lines == 0 or not any(isinstance(one, dict | list) for one in inner):
         return compact(value)

@@ -1,20 +1,19 @@
 """Errors that say what is wrong, what was given and what to do.
 
 Every error raised on purpose by lowcal is a `LowcalError`. Those about values are also `ValueError`,
-which is what scikit-learn and its users catch.
+which is what scikit-learn and its users catch. Also what messages are made of, and the progress of long work.
 """
 
 from __future__ import annotations
 
 import re
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
-
-#: Longer names are abbreviated in tables of text.
-WIDE = 60
+from typing import Any, Self
 
 
 class LowcalError(Exception):
@@ -71,6 +70,9 @@ class CheckFailed(LowcalError, AssertionError):
     """A notion or a hypothesis class breaks a rule that lowcal relies on; the message names it and the remedy."""
 
 
+# --- messages -----------------------------------------------------------------------------------------------------
+
+
 def load_extra(name: str, remedy: str) -> Any:
     """Import an optional library; where it is missing, or can't be imported, say what to do."""
     try:
@@ -79,7 +81,7 @@ def load_extra(name: str, remedy: str) -> Any:
         raise MissingExtra(remedy) from error
 
 
-def printable(text: str, keep: str = "") -> str:
+def printable(text: str) -> str:
     """Return text as it may reach a terminal: line breaks, escapes and other controls are spelled out.
 
     Names of groups, columns and files come from the user's data and could move the cursor or hide what follows.
@@ -87,7 +89,7 @@ def printable(text: str, keep: str = "") -> str:
     >>> print(printable("g=a\\nb"))
     g=a\\nb
     """
-    return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def sentence(text: str) -> str:
@@ -99,7 +101,7 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "?", "!", "…")) else f"{text}."
 
 
-def abbreviate(text: str, length: int = WIDE) -> str:
+def abbreviate(text: str, length: int = 60) -> str:
     """Return at most `length` characters: lists in braces keep their first and last, then the middle is left out.
 
     The ends of names tell groups apart. Two names may look alike then: full ones are what identifies a group.
@@ -124,16 +126,16 @@ def brief(name: object) -> str:
     return abbreviate(printable(str(name)))
 
 
-def brief_names(names: Iterable[str], length: int = WIDE) -> list[str]:
+def brief_names(names: Iterable[str]) -> list[str]:
     """Return different names for a column of text: printable, abbreviated, and numbered where two would look alike.
 
-    >>> brief_names(["a in {1, 2, 3, 4}", "a in {1, 3, 2, 4}", "b"], 14)
-    ['a in {1, …, 4}', 'a in {1, …, 4} (2)', 'b']
+    >>> brief_names([f"age in {{20, {one}, 30, 35, 40, 45, 50, 55, 60, 65, 70, 75, 80, 85, 90}}" for one in (24, 25)])
+    ['age in {20, …, 90}', 'age in {20, …, 90} (2)']
     """
     known: dict[str, list[str]] = {}
     shown = []
     for name in names:
-        text = abbreviate(printable(name), length)
+        text = brief(name)
         alike = known.setdefault(text, [])
         alike += [name] if name not in alike else []
         place = alike.index(name) + 1
@@ -190,3 +192,68 @@ def check_choice(name: str, given: object, valid: Iterable[str]) -> None:
     known = list(valid)
     if given not in known:
         raise InvalidInput(f"Unknown {name} {given!r}; valid: {', '.join(known)}.{suggest(str(given), known)}")
+
+
+# --- progress: a bar where tqdm is installed, lines otherwise, nothing unless asked for ---------------------------
+
+
+class Passes:
+    """Shows how far each pass over a stream of rows, or each part of other long work, is, on standard error."""
+
+    def __init__(self, is_shown: bool) -> None:
+        self._is_shown = is_shown
+        self._bar: Any = None
+        self._what, self._done, self._of, self._unit = "", 0, "", ""
+        self._last = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self, what: str, total: int | None = None, unit: str = " rows") -> None:
+        """Begin a pass over this many rows, or other units, if their number is known."""
+        self.close()
+        self._what, self._done, self._of, self._unit = what, 0, f" of {total:,}" if total else "", unit
+        if self._is_shown:
+            try:
+                from tqdm.auto import tqdm
+            except ImportError:
+                return
+            looks: dict[str, Any] = {"desc": what, "leave": False, "unit_scale": True} if what else {}
+            self._bar = tqdm(total=total, unit=unit, file=sys.stderr, **looks)
+
+    def add(self, n: int, note: str = "") -> None:
+        """Show that n more are done."""
+        self._done += n
+        if self._bar is not None:
+            if note:
+                self._bar.set_postfix_str(note, refresh=False)
+            self._bar.update(n)
+        elif self._is_shown and time.monotonic() - self._last > 1.0:
+            self._last = time.monotonic()
+            parts = (self._what, f"{self._done:,}{self._of}{self._unit}", note)
+            print(f"lowcal: {', '.join(filter(None, parts))}", file=sys.stderr)
+
+    def close(self) -> None:
+        """End the pass."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+class Progress(Passes):
+    """Shows the number of updates and the violation still left, on standard error."""
+
+    def __init__(self, is_shown: bool, alpha: float) -> None:
+        super().__init__(is_shown)
+        self.alpha = alpha
+
+    def __enter__(self) -> Self:
+        self.start("", None, " updates")
+        return self
+
+    def show(self, n_updates: int, violation: float) -> None:
+        """Show the state after an update."""
+        self.add(n_updates - self._done, f"violation {violation:.3g} -> {self.alpha:g}")

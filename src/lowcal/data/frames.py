@@ -83,8 +83,9 @@ class Column:
         if bool in kinds and {value for value in self.scalars if value is not None} <= {*_BOOLEANS}:
             return _BOOLEANS  # numbers equal to them may be among them
         assert self.places is not None
-        occurs = np.flatnonzero(_count(self.places, len(self.scalars))[:-1])
-        found = {self.scalars[k] for k in occurs.tolist()} - {None}
+        occurs = np.zeros(len(self.scalars) + 1, dtype=bool)
+        occurs[self.places] = True
+        found = {self.scalars[k] for k in np.flatnonzero(occurs[:-1]).tolist()} - {None}
         types = sorted({type(value) for value in found}, key=lambda kind: kind.__name__)
         return tuple(value for kind in types for value in sorted(v for v in found if type(v) is kind))
 
@@ -633,20 +634,6 @@ def _rounded(distinct: Sequence[float | None]) -> FloatArray:
             return np.inf if number > 0 else -np.inf
 
     return np.array([*(np.nan if value is None else rounded(value) for value in distinct), np.nan])
-
-
-def _count(codes: NDArray[Any], count: int) -> NDArray[np.intp]:
-    """Return the number of rows with each code 0, ..., count - 1, and last, of those with none: -1 or `count`."""
-    total = np.zeros(count + 2, dtype=np.intp)
-    if codes.dtype == np.int8 and codes.flags.c_contiguous and count < 128:
-        bytes_ = count_bytes(codes.view(np.uint8))
-        total[1:] = bytes_[: count + 1]
-        total[-1] += bytes_[MISSING]
-        return total[1:]
-    for start in range(0, len(codes), CACHE):
-        total += np.bincount(np.add(codes[start : start + CACHE], 1, dtype=np.intp), minlength=count + 2)
-    total[-1] += total[0]
-    return total[1:]
 
 
 def count_bytes(codes: NDArray[np.uint8]) -> NDArray[np.intp]:

@@ -1,4 +1,4 @@
-"""Validation: outcomes, probabilities and weights are checked here once, and trusted inside.
+"""Arguments: outcomes, probabilities and weights are checked here once, and trusted inside.
 
 Every error says what is wrong, where (row, column), what was given and what to do.
 """
@@ -6,16 +6,17 @@ Every error says what is wrong, where (row, column), what was given and what to 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.data.batches import is_source, read_whole
 from lowcal.data.errors import InvalidInput, sentence, some_of
-from lowcal.data.files.batches import is_source, read_whole
 from lowcal.data.frames import Table as Frame
 from lowcal.data.frames import is_missing, unmasked
 from lowcal.kernels.exact import normalised
@@ -23,6 +24,8 @@ from lowcal.kernels.simplex import MOST_EXACT, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: Rows of multi-class probabilities may miss a sum of 1 by this much (float32 models do); they are then normalised.
 SUM_TOLERANCE = 1e-4
@@ -524,3 +527,30 @@ def _plain(value: Any) -> Any:
     """Return a Python scalar; whole floats become integers, so that 1.0 and 1 are one class."""
     value = value.item() if isinstance(value, np.generic) else value
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def spelled_out(keywords: Any, **defaults: Any) -> Callable[[F], F]:
+    """Let `help`, editors and the docs show each key of a TypedDict in place of `**shared`, with its default or None.
+
+    >>> from typing import TypedDict
+    >>> class Shared(TypedDict, total=False):
+    ...     sample_weight: list[float] | None
+    >>> @spelled_out(Shared)
+    ... def total(y, **shared):
+    ...     return sum(y)
+    >>> list(signature(total).parameters)
+    ['y', 'sample_weight']
+    """
+
+    def decorate(function: F) -> F:
+        own = signature(function)
+        parameters = [one for one in own.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        for name, kind in keywords.__annotations__.items():
+            annotation = getattr(kind, "__forward_arg__", kind)
+            parameters.append(
+                Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=annotation)
+            )
+        function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return function
+
+    return decorate

@@ -22,8 +22,6 @@ from lowcal.kernels.simplex import FloatArray, IntArray
 #: The name of a value in the graph.
 Value: TypeAlias = str
 
-#: What onnxruntime 1.17 and later read; every operator used has a double kernel there.
-OPSET, ML_OPSET, IR_VERSION = 17, 2, 8
 #: The name of the dimension that counts the rows, and of the input that holds all columns of a bare array.
 ROWS, MATRIX = "rows", "X"
 #: Up to this many sorted numbers a value is compared with all of them; among more it is found by halving.
@@ -153,11 +151,12 @@ class Graph:
             [helper.make_tensor_value_info(port.name, types[port.type], [ROWS, *port.shape]) for port in side]
             for side in (self.inputs.values(), outputs)
         ]
-        opsets = [helper.make_opsetid("", OPSET)]
+        # versions that onnxruntime 1.17 and later read; every operator used has a double kernel there
+        opsets = [helper.make_opsetid("", 17)]
         if any(op in _DOMAINS for op, *_ in self.nodes):  # what is not declared can't differ from a graph joined to it
-            opsets.append(helper.make_opsetid("ai.onnx.ml", ML_OPSET))
+            opsets.append(helper.make_opsetid("ai.onnx.ml", 2))
         graph = helper.make_graph(nodes, "lowcal", *ports, constants)
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="lowcal")
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="lowcal")
         helper.set_model_props(model, dict(metadata))
         onnx.checker.check_model(model, full_check=True)
         return model

@@ -34,19 +34,13 @@ class Dataset:
 
     Parameters
     ----------
-    X : dict of str to ndarray
-        Named columns, as `pandas.DataFrame(X)` takes them; text columns are object arrays of str, with None
-        where the value is missing.
-    y : ndarray of int, shape (n,)
-        Labels 0, 1, ..., l - 1.
-    p : ndarray or None
-        The predictor to be recalibrated.
-    f_star : ndarray or None
-        E[y | x], where it is known.
-    sample_weight : ndarray or None
-        Weight of each row; None means equal weights.
-    description : str
-        Where the rows come from.
+    X : named columns, as `pandas.DataFrame(X)` takes them; text columns are object arrays of str, with None where the
+        value is missing.
+    y : labels 0, 1, ..., l - 1.
+    p : the predictor to be recalibrated.
+    f_star : E[y | x], where it is known.
+    sample_weight : None means equal weights.
+    description : where the rows come from.
 
     >>> Dataset({"x": np.array([1, 2])}, np.array([0, 1]), description="two rows")
     Dataset(2 rows, columns x; two rows)
@@ -85,8 +79,7 @@ def parity_square(labels: Literal["xnor", "xor"] = "xnor") -> Dataset:
 
     Parameters
     ----------
-    labels : "xnor" or "xor"
-        y = 1 where x1 = x2 (the paper's figure), or where x1 != x2 (its text).
+    labels : "xnor" is y = 1 where x1 = x2 (the paper's figure), "xor" where x1 != x2 (its text).
 
     >>> data = parity_square()
     >>> data.y
@@ -152,18 +145,13 @@ def make_miscalibrated(
 
     Parameters
     ----------
-    n_samples : int, at least 1
-    n_columns : int, at least 1
-        Text columns "g0", "g1", ...; beside them stand the numeric "x0" and "x1". The interaction needs two.
-    n_levels : int, at least 2
-        Values "a", "b", ... of each text column.
-    n_classes : int, at least 2
-        2 gives p and f* of shape (n,), more give (n, n_classes).
-    overconfidence : float, above 0 and at most 1e6
-        Factor on the logits of p; 1 is none.
-    group_shift : float, from 0 to 1e6
-        Size, in logits, of what p ignores.
-    random_state : int, Generator or None
+    n_samples : the number of rows.
+    n_columns : text columns "g0", "g1", ...; beside them stand the numeric "x0" and "x1". The interaction needs two.
+    n_levels : values "a", "b", ... of each text column, at least 2.
+    n_classes : 2 gives p and f* of shape (n,), more give (n, n_classes).
+    overconfidence : factor on the logits of p, above 0 and at most 1e6; 1 is none.
+    group_shift : size, in logits, of what p ignores, from 0 to 1e6.
+    random_state : seed.
 
     >>> data = make_miscalibrated(1000, n_classes=3, random_state=0)
     >>> data.p.shape, sorted(data.X), sorted(set(data.X["g0"]))
@@ -182,7 +170,9 @@ def make_miscalibrated(
     # directions of length 1, spread evenly over the plane from a random start
     angle = rng.uniform(0, 2 * np.pi) + 2 * np.pi * np.arange(n_classes - 1) / (n_classes - 1)
     slope = np.stack([np.cos(angle), np.sin(angle)])
-    effects, sign = _group_effects(rng, n_columns, n_levels, n_classes - 1)
+    # effects of (column, level) on the scores, evenly spaced in [-1, 1], and signs of the interaction
+    steps = np.broadcast_to(np.linspace(-1, 1, n_levels)[:, None], (n_columns, n_levels, n_classes - 1))
+    effects, sign = rng.permuted(steps, axis=1), rng.choice([-1.0, 1.0], size=n_classes - 1)
     codes = rng.integers(n_levels, size=(n_columns, n_samples))
     x = rng.standard_normal((2, n_samples))
     base = x.T @ slope
@@ -199,12 +189,6 @@ def make_miscalibrated(
         f_star=shown(f_star),
         description=f"made up: logits times {overconfidence:g}, group effects of {group_shift:g} ignored",
     )
-
-
-def _group_effects(rng: np.random.Generator, n_columns: int, n_levels: int, n_scores: int) -> tuple[Floats, Floats]:
-    """Draw the effects of (column, level) on the scores, evenly spaced in [-1, 1], and interaction signs."""
-    steps = np.broadcast_to(np.linspace(-1, 1, n_levels)[:, None], (n_columns, n_levels, n_scores))
-    return rng.permuted(steps, axis=1), rng.choice([-1.0, 1.0], size=n_scores)
 
 
 def _group_scores(codes: NDArray[np.int64], effects: Floats, sign: Floats) -> Floats:
@@ -259,8 +243,7 @@ def load_adult(subset: Literal["all", "train", "test"] = "all") -> Dataset:
 
     Parameters
     ----------
-    subset : "all", "train" or "test"
-        The published split: 32,561 rows to train, 16,281 to test; "all" is one after the other.
+    subset : the published split: 32,561 rows to train, 16,281 to test; "all" is one after the other.
 
     >>> data = load_adult("test")
     >>> len(data.y), int(data.y.sum()), sorted(set(data.X["sex"]))

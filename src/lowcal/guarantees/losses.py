@@ -23,8 +23,7 @@ import numpy as np
 from scipy.special import expit, logit, logsumexp, softmax, xlog1py, xlogy
 
 from lowcal.data.errors import InvalidInput
-from lowcal.data.inputs import Outcomes, check_whole, read_outcomes
-from lowcal.data.signatures import spelled_out
+from lowcal.data.inputs import Outcomes, check_whole, read_outcomes, spelled_out
 from lowcal.guarantees.groups import (
     AboutRows,
     Alpha,

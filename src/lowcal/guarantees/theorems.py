@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
 import numpy as np
 
 from lowcal.data.errors import InvalidInput, printable
-from lowcal.data.inputs import check_numbers, check_whole
-from lowcal.data.signatures import spelled_out
+from lowcal.data.inputs import check_numbers, check_whole, spelled_out
 from lowcal.guarantees.groups import (
     ROUNDING,
     AboutRows,

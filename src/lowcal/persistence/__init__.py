@@ -22,8 +22,7 @@ import numpy as np
 from lowcal.data import checked_json
 from lowcal.data.checked_json import MOST_LISTED, Plain, kind_of, pack_labels, pack_number
 from lowcal.data.errors import DamagedFile, InvalidInput, sentence
-from lowcal.data.files.atomic import atomic_write, check_path
-from lowcal.data.version import __version__
+from lowcal.data.files import atomic_write, check_path
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.rows.documents import read_predictor, write_predictor
 from lowcal.rows.updates import Predictor
@@ -136,7 +135,7 @@ def to_bytes(model: object, metadata: Mapping[str, Any] | None = None) -> bytes:
         raise InvalidInput(f"metadata must be a dict of plain values, but {metadata!r} was given.")
     try:
         plain = checked_json.check_plain({} if metadata is None else metadata, "metadata")
-        data = checked_json.write_document(write_model(model), plain, __version__)
+        data = checked_json.write_document(write_model(model), plain)
         from_bytes(data)
     except RecursionError:
         raise InvalidInput("The model or its metadata is nested too deeply to be saved.") from None

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from lowcal.data import __version__
 from lowcal.data.errors import InvalidInput
-from lowcal.data.files.atomic import atomic_write
+from lowcal.data.files import atomic_write
 from lowcal.data.onnx_graph import (
     MATRIX,
     Graph,
@@ -27,7 +28,6 @@ from lowcal.data.onnx_graph import (
     Value,
     load_onnx,
 )
-from lowcal.data.version import __version__
 from lowcal.kernels.simplex import Geometry
 from lowcal.notions.weights import Weight, cells_of_one_grid, graph_cells, graph_scores, graph_weight, graph_weights
 from lowcal.rows.updates import Predictor, Term, Update

@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from lowcal.data import __version__
 from lowcal.data.errors import InvalidInput
-from lowcal.data.version import __version__
 from lowcal.persistence import save
 from lowcal.rows.updates import Predictor
 from lowcal.solve.runs import Fit

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 
+from lowcal.data.batches import Batches, at_row, is_source, open_batches, to_numpy
 from lowcal.data.cards import is_on_card
 from lowcal.data.errors import InvalidInput, brief
-from lowcal.data.files.batches import Batches, at_row, is_source, open_batches, to_numpy
 from lowcal.data.frames import Table as Frame
 from lowcal.data.frames import column_like
 from lowcal.data.inputs import (

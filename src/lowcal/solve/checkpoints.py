@@ -17,9 +17,8 @@ from typing import Any
 from lowcal.data import checked_json
 from lowcal.data.checked_json import Plain, Pool, packed
 from lowcal.data.errors import DamagedFile, InvalidInput, sentence
-from lowcal.data.files.atomic import atomic_write, check_path
+from lowcal.data.files import atomic_write, check_path
 from lowcal.data.inputs import Layout
-from lowcal.data.version import __version__
 from lowcal.rows import START
 from lowcal.rows.documents import read_predictor, write_predictor
 from lowcal.rows.updates import Predictor, Update
@@ -54,7 +53,7 @@ class Checkpoint:
         plan = [[list(step.stage), step.violation.hex(), step.progress.hex()] for step in steps]
         metadata = {"checkpoint": self.fingerprint, "steps": plan, "grown": _write_grown(self.growths, model)}
         with atomic_write(self.path) as file:
-            file.write(checked_json.write_document(model, metadata, __version__))
+            file.write(checked_json.write_document(model, metadata))
         self._written = monotonic()
 
     def resumed(self, problem: Problem) -> Problem:

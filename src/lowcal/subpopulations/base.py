@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from lowcal.data.batches import for_frames
 from lowcal.data.checked_json import Kinds, Plain
 from lowcal.data.errors import InvalidInput
-from lowcal.data.files.batches import for_frames
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import read_weight
 from lowcal.data.onnx_graph import GraphColumns, GraphEverybody, GraphMembers

@@ -25,16 +25,10 @@ from lowcal.notions.weights import Weight
 from lowcal.solve.fitting import multicalibrate
 from lowcal.solve.options import read_random_state
 from lowcal.subpopulations import Memberships
-from lowcal.testing.rules import CLOSE, EXACT, SOLVERS, Findings, Rule, attempt, largest_rise, listed
+from lowcal.testing.subpopulations import CLOSE, EXACT, SOLVERS, Findings, Rule, attempt, largest_rise, listed
 
 #: Tolerances with which a notion is asked for its basis.
 ALPHAS = (0.2, 0.05)
-#: Algorithm 1 is run where its basis has at most this many elements (weights times labels) ...
-SMALL_BASIS = 48
-#: ... and its tolerance is at least this share of alpha: its number of updates grows with the inverse square.
-LARGE_TOLERANCE = 0.05
-#: Rounds of the search for residuals that are small on the basis and large on the class.
-ADVERSARY_ROUNDS = 6
 
 METHODS = ("gain", "basis", "tolerance", "probes", "features", "suprema")
 
@@ -182,7 +176,7 @@ def _space(sample: TrialSample) -> FloatArray:
 # --- the rules, in the order in which they are tried -----------------------------------------------------------
 
 RULES: list[Rule] = []
-rule = listed(RULES)
+rule = partial(listed, RULES)
 
 
 @rule("See lowcal.notions.base.Notion.")
@@ -420,7 +414,7 @@ def tolerance_implies_the_class(notion: Notion, sample: TrialSample) -> Findings
         beta = float(notion.tolerance(sample.p, alpha))
         U = _values(notion.basis(sample.p, alpha), sample.p)
         w = rng.uniform(-1, 1, sample.p.shape)
-        for _ in range(ADVERSARY_ROUNDS):
+        for _ in range(6):
             rho = _harmless(sample, U, w, beta)
             found = notion.suprema(sample.p, rho, everyone, alpha)
             broken = (
@@ -458,12 +452,13 @@ def _harmless(sample: TrialSample, U: FloatArray, w: FloatArray, beta: float) ->
 def fits_reach_alpha(notion: Notion, sample: TrialSample) -> Findings:
     """Every solver reaches alpha, and the training Brier score never rises (spec 4.3).
 
-    Algorithm 1 is tried where its basis is small and its tolerance large.
+    Algorithm 1 is tried where its basis is small and its tolerance large: its number of updates grows with the inverse
+    square of the tolerance.
     """
     # about half of the violation at the start; not exactly, as fixed steps would then end on alpha itself
     alpha = max(0.47 * float(sample.suprema(notion).value.max()), 0.01)
-    is_small = len(notion.basis(sample.p, alpha)) * sample.d <= SMALL_BASIS
-    is_fast = is_small and notion.tolerance(sample.p, alpha) >= LARGE_TOLERANCE * alpha
+    is_small = len(notion.basis(sample.p, alpha)) * sample.d <= 48
+    is_fast = is_small and notion.tolerance(sample.p, alpha) >= 0.05 * alpha
     p, y = (sample.p[:, 0], sample.y[:, 0]) if sample.d == 1 else (sample.p, sample.y.argmax(axis=1))
     how: dict[str, Any] = {"notion": notion, "alpha": alpha, "geometry": "euclidean", "guard": False}
     for solver in (*SOLVERS, "first") if is_fast else SOLVERS:

@@ -2,11 +2,14 @@
 
 `WeakLearner` searches the members by itself. The rules are about what a class adds: its encoder, its families and its
 `learn`. Prediction relies above all on new rows being read like the fitted ones, row by row.
+
+What a rule is comes first, for those of notions too.
 """
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -15,20 +18,88 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from lowcal.data.errors import InvalidInput, sentence
+from lowcal.data.errors import CheckFailed, FitWarning, InvalidInput, sentence
 from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
 from lowcal.kernels.simplex import FloatArray, IntArray, brier
 from lowcal.solve.fitting import multicalibrate
-from lowcal.solve.options import read_random_state
+from lowcal.solve.options import SolverName, read_random_state
+from lowcal.solve.runs import Fit
 from lowcal.subpopulations import Family, Subpopulations, WeakLearner
-from lowcal.testing.rules import CLOSE, EXACT, SOLVERS, Findings, Rule, attempt, distance, largest_rise, listed
 
+#: The solvers with which every notion and class is fitted; "first" may need very many updates.
+SOLVERS: tuple[SolverName, ...] = ("worst", "block")
+#: Two figures agree if they differ by no more than this share of the size of the problem.
+CLOSE = 1e-8
+#: Brier scores of the same predictions differ by no more than this, by rounding.
+EXACT = 1e-12
 #: The most members that are looked at one by one.
 MOST_MEMBERS = 25
-#: What a search finds in a residual and in its negative may differ by this factor: learners may be rough.
-AS_LARGE = 0.75
+
+Findings = Iterator[tuple[bool | np.bool_, str] | tuple[bool | np.bool_, str, str]]
+
+
+# --- what a rule is -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A function that yields findings, the remedy, and what draws its samples if they are not the usual ones."""
+
+    check: Callable[..., Findings]
+    remedy: str
+    on: Any = None
+
+    @property
+    def name(self) -> str:
+        """The name by which a failure calls the rule."""
+        return self.check.__name__
+
+
+def listed(
+    rules: list[Rule], remedy: str = "", on: Any = None
+) -> Callable[[Callable[..., Findings]], Callable[..., Findings]]:
+    """Return a decorator that adds a rule to a list."""
+
+    def add(check: Callable[..., Findings]) -> Callable[..., Findings]:
+        rules.append(Rule(check, remedy, on))
+        return check
+
+    return add
+
+
+def attempt(rule: Rule, subject: object, where: str, *arguments: Any) -> None:
+    """Try a rule; a failure, or an error in the subject's own code, names the subject, the rule and the place."""
+    name = type(subject).__name__ if not isinstance(subject, type) else f"the class {subject.__name__}"
+    place = f"{name} breaks the rule '{rule.name}' {where}:"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)  # fits to a few rows are studied, not used
+            broken = next((rest for holds, *rest in rule.check(*arguments) if not holds), None)
+    except Exception as error:
+        raise CheckFailed(f"{place} it raised {type(error).__name__}: {error}") from error
+    if broken is not None:
+        raise CheckFailed(f"{place} {' '.join(broken if len(broken) == 2 else [*broken, rule.remedy])}")
+
+
+def distance(given: ArrayLike, wanted: ArrayLike) -> float:
+    """Return the largest difference of two arrays, infinity if their shapes differ.
+
+    >>> distance([1.0, 2.0], [1.0, 2.5]), distance([1.0], [1.0, 2.0]), distance([], [])
+    (0.5, inf, 0.0)
+    """
+    a, b = np.asarray(given), np.asarray(wanted)
+    return float(np.abs(a - b).max(initial=0.0)) if a.shape == b.shape else np.inf
+
+
+def largest_rise(fit: Fit, p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
+    """Return by how much an update of a fit raises the training Brier score, at most; 0 if none does."""
+    return float(np.diff([brier(p, y, weight), *(record.brier for record in fit.history)]).max(initial=0.0))
+
+
+# --- the class under test -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +211,7 @@ def draw_table(rng: np.random.Generator) -> dict[str, np.typing.NDArray[Any]]:
 # --- the rules, in the order in which they are tried -----------------------------------------------------------
 
 RULES: list[Rule] = []
-rule = listed(RULES)
+rule = partial(listed, RULES)
 
 
 @rule("Return a WeakLearner from bind.")
@@ -320,7 +391,7 @@ def both_signs_are_learned(trial: Trial) -> Findings:
             yield again is not None, f"{broken}, which has been found in the opposite residual."
             assert again is not None
             broken = f"In a residual {first.violation:.6g} is found, but only {again.violation:.6g} in its negative."
-            yield again.violation >= AS_LARGE * first.violation, broken
+            yield again.violation >= 0.75 * first.violation, broken  # learners may be rough
 
 
 @rule("Let weights count as copies of rows: cut points, scales and sizes are weighted.")

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.data.batches import at_row
 from lowcal.data.cards import NEEDS_CUPY, ThroughCard, card_columns, read_card
 from lowcal.data.errors import InvalidInput, MissingColumn, load_extra
-from lowcal.data.files.batches import at_row
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import SUM_TOLERANCE, Layout, check_weight, read_probabilities
 from lowcal.kernels.card import cuda

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
+from lowcal.data.batches import is_a, require_columns
 from lowcal.data.errors import ClusterFailed, InvalidInput, load_extra
-from lowcal.data.files.batches import is_a, require_columns
 from lowcal.rows.engines.allocation import keep_freed
 from lowcal.rows.engines.base import Job, Part, add_up, predict_part, read_columns
 

@@ -16,8 +16,8 @@ from typing import Any
 from uuid import uuid4
 from weakref import WeakSet, finalize
 
+from lowcal.data.batches import is_a, require_columns
 from lowcal.data.errors import ClusterFailed, InvalidInput, load_extra
-from lowcal.data.files.batches import is_a, require_columns
 from lowcal.rows.engines.allocation import give_back, keep_freed
 from lowcal.rows.engines.base import Job, add_up, read_columns
 

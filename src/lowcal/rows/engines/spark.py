@@ -17,8 +17,8 @@ from typing import Any
 from uuid import uuid4
 from weakref import finalize
 
+from lowcal.data.batches import is_a, require_columns
 from lowcal.data.errors import ClusterFailed, InvalidInput, LowcalError, load_extra, repeated, sentence
-from lowcal.data.files.batches import is_a, require_columns
 from lowcal.rows.engines.base import Job, add_up, predict_part, read_columns
 
 #: Sums of more partitions than this are added up on the cluster first, this many by one task.

@@ -1,6 +1,6 @@
-"""`lowcal predict`: recalibrate the probabilities of a file with a saved model, batch in, batch out.
+"""`lowcal fit` recalibrates the probabilities of a file and saves the model; `lowcal predict` applies it to another.
 
-And `lowcal export`: a saved model as an ONNX graph.
+Files are read and written batch by batch. And `lowcal export`: a saved model as an ONNX graph.
 """
 
 from __future__ import annotations
@@ -8,49 +8,126 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from shlex import quote
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.cli import DONE
+from lowcal.cli.main import WrongUsage, check_outputs, is_wanted, put, say, showing
 from lowcal.cli.rows import (
+    LABEL,
+    TARGET,
+    FileRows,
     arrange,
     check_number,
     check_probabilities,
+    given,
+    is_automatic,
     open_file,
     places_of,
+    read_rows,
     split_classes,
     split_names,
+    subpopulations_of,
 )
-from lowcal.cli.terminal import DONE, WrongUsage, check_outputs, say, showing
-from lowcal.data.errors import InvalidInput, printable, sentence
-from lowcal.data.files.batches import check_readable, for_frames
-from lowcal.data.files.tables import STREAM, FileTable, form_of, text_of, write_table
-from lowcal.data.files.text import FALSE, MISSING, TRUE, factorise, is_text, numbers, parse_number
+from lowcal.data.batches import check_readable, for_frames
+from lowcal.data.errors import InvalidInput, Passes, printable, sentence
+from lowcal.data.files import STREAM, FileTable, form_of, text_of, write_table
 from lowcal.data.frames import Column, Table, categorical
 from lowcal.data.inputs import read_probabilities
-from lowcal.data.progress import Passes
+from lowcal.data.text import FALSE, MISSING, TRUE, factorise, is_text, numbers, parse_number
 from lowcal.kernels.simplex import FloatArray
-from lowcal.persistence import read
+from lowcal.persistence import read, save, to_bytes
 from lowcal.rows.explaining import MOST_CHANGED, Explanation, explain_rows, most_changed
 from lowcal.rows.updates import Predictor
-from lowcal.solve.runs import Fit
+from lowcal.solve.fitting import multicalibrate
+from lowcal.solve.recalibration import recalibrate
+from lowcal.solve.runs import Fit, Record
 
 #: The column of explanations.
 WHY = "why"
+_AUDIT = "Audit the calibrated predictions on rows that the fit has not seen."
+
+# --- fit ----------------------------------------------------------------------------------------------------------
 
 
-def run_export(options: argparse.Namespace) -> int:
-    """Write the graph, whole or not at all."""
-    from lowcal.persistence.export import to_onnx
-
-    if not options.out.endswith(".onnx"):
-        raise WrongUsage(f"The output is an ONNX graph: give a name that ends in .onnx, not {options.out!r}.")
-    check_outputs(options.out, inputs=[options.model])
-    to_onnx(load(options.model)[0], options.out)
+def run_fit(options: argparse.Namespace) -> int:
+    """Fit on a file, report what was reached, save the model."""
+    check_outputs(options.out, inputs=[options.file])
+    with open_file(options) as table:
+        rows = read_rows(options, table)
+        fit, text = _fit(options, rows)
+    predictor, metadata = fit.predictor, _metadata(options, rows, fit)
+    if rows.classes is not None and predictor.layout.classes is not None:  # the fit knows classes by their positions
+        predictor = replace(predictor, layout=replace(predictor.layout, classes=rows.classes))
+    text += "".join(f"\nNote: {note}" for note in rows.notes)
+    if options.out == STREAM:
+        put(to_bytes(predictor, metadata), STREAM)
+        if not options.quiet:
+            say(text)
+        return DONE
+    save(predictor, options.out, metadata=metadata)
     if not options.quiet:
-        print(sentence(f"Wrote {options.out}"))
+        print(f"{text}\n{sentence(f'Wrote {options.out}')} Recalibrate new rows with:")
+        print(f"  lowcal predict {quote(options.out)} FILE --out calibrated.csv")
     return DONE
+
+
+def _fit(options: argparse.Namespace, rows: FileRows) -> tuple[Fit, str]:
+    """Let cross-validation choose, or fit the notion that was asked for; return the fit and its description."""
+    how: dict[str, Any] = {"progress": is_wanted(options), "random_state": options.seed, **rows.weights}
+    data = (LABEL, rows.probability[0], rows.X)
+    if is_automatic(options):
+        fit = recalibrate(*data, groups=split_names(options.groups, rows.chosen.columns) or None, **how)
+        return fit, f"{fit}\n\n{_AUDIT}"
+    records: list[Record] = []
+    how |= {"guard": not options.no_guard, "callback": records.append, **given(options, *TARGET)}
+    fit = multicalibrate(*data, subpopulations=subpopulations_of(options, rows.chosen.columns), **how)
+    return fit, describe(fit, records[0].violation if records else fit.violation, rows.n)
+
+
+def _metadata(options: argparse.Namespace, rows: FileRows, fit: Fit) -> dict[str, Any]:
+    """Return what a later command must know of the file, and what was reached."""
+    return {
+        "label": options.label,
+        "probability": list(rows.chosen.probability[0]),
+        "columns": list(rows.chosen.columns),
+        "classes": None if rows.classes is None else list(rows.classes),
+        "notion": str(fit.notion),
+        "alpha": fit.alpha,
+        "per_person": fit.per_person,
+        "status": fit.status.value,
+        "violation": fit.violation,
+        "n_rows": rows.n,
+        **rows.sampled,
+    }
+
+
+def describe(fit: Fit, before: float, n: int) -> str:
+    """Say what was reached on n rows."""
+    kept = len(fit.predictor)
+    held = f", of which the held-out rows keep {kept}" if kept < fit.n_updates else ""
+    upper = f" (certified to be at most {fit.upper:.4g})" if fit.upper > fit.violation else ""
+    status = fit.status.sentence.replace("guard=False", "--no-guard").replace("max_updates", "--max-updates")
+    status = status[0].upper() + status[1:]
+    learned = "" if fit.is_exact else " Subpopulations were found by a learner: others may exist."
+    lines = [
+        f"{fit.goal}: {fit.status.value}",
+        "",
+        f"  largest violation before  {before:.4g}",
+        f"                    after   {fit.violation:.4g}{upper}, on the {n:,} rows of the fit",
+        f"  updates                   {fit.n_updates}{held} (at most {fit.bound:,} were possible)",
+        "",
+        fill(f"{status}.{fit.cross_fitted}{learned} {_AUDIT}", 110, break_on_hyphens=False),
+    ]
+    return "\n".join(lines)
+
+
+# --- predict ------------------------------------------------------------------------------------------------------
 
 
 def run_predict(options: argparse.Namespace) -> int:
@@ -260,3 +337,19 @@ def _whole(text: str) -> str | None:
     """Return the whole number that a text writes, without a fraction of zeros; None if it is none."""
     found = re.fullmatch(r"(-?(?:0|[1-9][0-9]*))(?:\.0*)?", text)
     return found[1] if found else None
+
+
+# --- export -------------------------------------------------------------------------------------------------------
+
+
+def run_export(options: argparse.Namespace) -> int:
+    """Write the graph, whole or not at all."""
+    from lowcal.persistence.export import to_onnx
+
+    if not options.out.endswith(".onnx"):
+        raise WrongUsage(f"The output is an ONNX graph: give a name that ends in .onnx, not {options.out!r}.")
+    check_outputs(options.out, inputs=[options.model])
+    to_onnx(load(options.model)[0], options.out)
+    if not options.quiet:
+        print(sentence(f"Wrote {options.out}"))
+    return DONE

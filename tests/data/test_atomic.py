@@ -14,7 +14,7 @@ import pytest
 
 import lowcal
 from lowcal import InvalidInput
-from lowcal.data.files.atomic import atomic_write
+from lowcal.data.files import atomic_write
 from lowcal.errors import CannotWrite, LowcalError
 from lowcal.persistence import save
 
@@ -155,7 +155,7 @@ def test_where_nothing_can_be_written(path: Path) -> None:
 def test_killed_in_the_middle(path: Path) -> None:
     code = """
 import sys, time
-from lowcal.data.files.atomic import atomic_write
+from lowcal.data.files import atomic_write
 with atomic_write(sys.argv[1]) as file:
     file.write(b"new" * 100_000)
     file.flush()

@@ -1,26 +1,31 @@
-"""Tables in files, read and written batch by batch: CSV and its relatives, Parquet, Arrow and JSON."""
+"""Tables in files, read and written batch by batch: CSV and its relatives, Parquet, Arrow and JSON.
+
+Nothing here knows what the columns mean. `batches` reads files with types, `text` reads text files. What is written
+appears whole or not at all: a reader sees the old file or the new one, whatever happens in between.
+"""
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from secrets import token_hex
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.errors import InvalidInput, repeated
-from lowcal.data.files.atomic import atomic_write
-from lowcal.data.files.batches import (
+from lowcal.data.batches import (
     BATCH_ROWS,
     check_readable,
     files_of,
@@ -30,7 +35,8 @@ from lowcal.data.files.batches import (
     require_pyarrow,
     stored_format,
 )
-from lowcal.data.files.text import (
+from lowcal.data.errors import CannotWrite, InvalidInput, repeated, sentence
+from lowcal.data.text import (
     Kind,
     TextFile,
     cast,
@@ -47,6 +53,8 @@ from lowcal.data.files.text import (
 STREAM = "-"
 #: A row group of a Parquet file has at least this many rows, which wait in memory until it is written.
 GROUP_ROWS = BATCH_ROWS // 4
+#: Errors of a full disk, which only writing meets.
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SUFFIXES = {".csv": "csv", ".txt": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet"}
 _SUFFIXES |= {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
@@ -400,3 +408,85 @@ def _write_json(stream: IO[bytes], batches: Iterable[Any], *, is_list: bool) -> 
         stream.write((between if n else b"[\n" if is_list else b"") + record.encode())
         n += 1
     stream.write((b"\n]\n" if is_list else b"\n") if n else (b"[]\n" if is_list else b""))
+
+
+# --- files that appear whole --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a file for bytes that appears under its name only when the block has ended without an error.
+
+    The content goes to a temporary file in the same folder (`file.name`, for writers that want a path), is forced to
+    the disk and then takes the old one's name. An old file stays as it is until then, and for good if anything is
+    raised (Ctrl-C too), which also removes the temporary file. Links are followed, an existing file keeps its
+    permissions, a new one gets the usual ones. Devices and pipes are written directly.
+    """
+    target = Path(os.path.realpath(check_path(path)))
+    temporary = target.parent / f".{target.name[:50]}.{token_hex(8)}.tmp"
+    try:
+        mode = os.stat(path).st_mode if os.path.exists(path) else None
+        if mode is None or stat.S_ISREG(mode):
+            with _replacing(target, temporary, mode) as file:
+                yield file
+        else:
+            with open(path, "wb") as file:  # not the target: a pipe such as /dev/stdout has no other name
+                yield file
+    except OSError as error:
+        # the block may have met an error of its own, with another file
+        if error.errno in DISK_FULL or error.filename in (os.fspath(path), str(target), str(temporary)):
+            why = f"{error.strerror}.{' The old file is as it was.' if target.is_file() else ''}"
+            if isinstance(error, FileNotFoundError | NotADirectoryError):
+                why = f"there is no folder {str(target.parent)!r}. Make it first."
+            elif isinstance(error, IsADirectoryError):
+                why = "it is a folder. Give the name of a file."
+            raise CannotWrite(f"{path} can't be written: {why}") from error
+        raise
+
+
+def check_path(path: object) -> str:
+    """Return the path as text; refuse what is none."""
+    try:
+        text = os.fspath(path)  # type: ignore[call-overload]
+    except TypeError:
+        text = None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidInput(f"The path of a file must be text or a pathlib.Path, but {path!r} was given.")
+    return text
+
+
+def check_writable(path: str) -> None:
+    """Refuse a path that can't be written to, before any work is done for it."""
+    target = Path(os.path.realpath(path))
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        return  # a device or a pipe
+    if target.is_dir():
+        raise InvalidInput(f"{path} is a folder; give the name of a file.")
+    if not target.parent.is_dir():
+        raise InvalidInput(sentence(f"{path} can't be written: there is no folder {target.parent}"))
+    if not os.access(target.parent, os.W_OK):
+        raise InvalidInput(f"{path} can't be written: the folder {target.parent} is protected.")
+
+
+@contextmanager
+def _replacing(target: Path, temporary: Path, mode: int | None) -> Iterator[BinaryIO]:
+    """Open the temporary file, then give it the target's name; remove it if anything is raised."""
+    file = open(temporary, "xb")  # noqa: SIM115
+    try:
+        with file:
+            if mode is not None:
+                os.chmod(temporary, stat.S_IMODE(mode))
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    with suppress(OSError):  # force the new name to the disk, where the system lets a folder be synced
+        handle = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -31,16 +31,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.data.batches import BATCH_BYTES
 from lowcal.data.errors import InvalidInput, repeated
-from lowcal.data.files.batches import BATCH_BYTES
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray
 
-#: The most bytes of a row.
-MOST_BYTES = 1 << 30
 #: A quoted value that goes on for more characters, over several lines and without a quote, was left open.
 LONGEST = 4 * BATCH_BYTES
-#: Rows from which the separator is detected.
-SAMPLE_ROWS = 50
 #: How files write a missing number.
 MISSING = frozenset({"", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL", "None"})
 TRUE, FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
@@ -91,7 +87,7 @@ class TextFile:
                 return
             except (ArrowInvalid, UnicodeError, *_BROKEN) as error:
                 self._explain()
-                if block >= MOST_BYTES:
+                if block >= 1 << 30:  # no row is so long
                     raise InvalidInput(f"{self.shown} can't be read ({error}); correct it.") from error
                 block *= 8
 
@@ -220,7 +216,7 @@ def open_text_file(path: Path, shown: str, *, separator: str | None, decimal: st
         for one in _SEPARATORS:
             tried, lengths = replace(file, separator=one), list[int]()
             with suppress(InvalidInput):  # under another separator a quote may be closed
-                lengths.extend(len(row) for row in islice(tried.rows(), SAMPLE_ROWS))
+                lengths.extend(len(row) for row in islice(tried.rows(), 50))
             if lengths and lengths[0] > most and lengths.count(lengths[0]) * 2 > len(lengths):
                 file, most = tried, lengths[0]
     names = next(file.rows(), None)
