@@ -32,7 +32,7 @@ from common import table
 
 import lowcal
 from lowcal.auditing.on_card import members_of_levels
-from lowcal.data.errors import Passes
+from lowcal.data.progress import Passes
 from lowcal.kernels.card.cuda import Cuda, Streamed
 from lowcal.kernels.card.formula import Formula, Inputs, OneLevel
 from lowcal.kernels.card.trees import trees_on

@@ -37,7 +37,7 @@ import pandas as pd
 from common import show
 
 import lowcal
-from lowcal.data.errors import Passes
+from lowcal.data.progress import Passes
 from lowcal.notions.weights import Monomial
 from lowcal.rows import START
 from lowcal.rows.engines import open_engine

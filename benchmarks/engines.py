@@ -25,8 +25,8 @@ from scipy.optimize import linprog
 
 import lowcal
 from lowcal.data.batches import open_batches
-from lowcal.data.errors import Passes
 from lowcal.data.frames import Table as Frame
+from lowcal.data.progress import Passes
 from lowcal.kernels import switch
 from lowcal.kernels.line import solve_line
 from lowcal.kernels.parts import outer_moments

@@ -10,7 +10,7 @@ from time import perf_counter
 import numpy as np
 
 from lowcal.auditing.monitoring import Drift, read_windows, window_sums
-from lowcal.data.errors import Passes
+from lowcal.data.progress import Passes
 from lowcal.solve.homes import open_home
 
 MONTHS, GROUPS = 24, 20

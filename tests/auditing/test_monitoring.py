@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 import lowcal
 from lowcal.auditing.monitoring import HORIZON, MOST, Drift, Sums, level_shares, read_windows, window_sums
-from lowcal.data.errors import Passes
+from lowcal.data.progress import Passes
 from lowcal.solve.homes import open_home
 
 

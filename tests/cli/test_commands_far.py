@@ -294,7 +294,7 @@ def test_passes_are_shown(data: Any, here: Path, capsys: Any, monkeypatch: Any) 
     monkeypatch.setitem(__import__("sys").modules, "tqdm.auto", None)
     monkeypatch.setattr("lowcal.data.batches.BATCH_ROWS", 700)
     clock = iter(np.arange(9.0, 1e6, 0.7))
-    monkeypatch.setattr("lowcal.data.errors.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("lowcal.data.progress.time.monotonic", lambda: float(next(clock)))
     assert main(["fit", put(data, "parquet"), *ASKED, "--out", "model.json", "--progress"]) == 0
     told = capsys.readouterr().err
     assert "reading t.parquet" in told

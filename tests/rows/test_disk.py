@@ -17,7 +17,7 @@ import lowcal
 from far_rows import COLUMNS, DATA, GROUPS, agree, arrow, cut, digest, fit, measure, rows, three_classes
 from lowcal import persistence
 from lowcal.data.batches import open_batches
-from lowcal.data.errors import Passes
+from lowcal.data.progress import Passes
 from lowcal.errors import CannotWrite, FitInterrupted, LowcalError
 from lowcal.kernels.exact import BLOCK
 from lowcal.rows import START, disk, questions, reading
@@ -358,7 +358,7 @@ def test_rows_by_their_numbers() -> None:
 def test_passes_are_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     clock = iter(np.arange(0.0, 1e6, 0.7))
-    monkeypatch.setattr("lowcal.data.errors.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("lowcal.data.progress.time.monotonic", lambda: float(next(clock)))
     fit(cut(DATA, 1000), alpha=0.005, progress=True)
     told = capsys.readouterr().err
     assert "lowcal: reading, " in told

@@ -33,9 +33,9 @@ from far_rows import (
     write,
 )
 from lowcal.data import batches
-from lowcal.data.errors import Passes
 from lowcal.data.frames import Table
 from lowcal.data.inputs import read_outcomes
+from lowcal.data.progress import Passes
 from lowcal.errors import InvalidInput, MissingColumn, MissingExtra
 from lowcal.rows import reading
 

@@ -192,7 +192,7 @@ def test_progress_without_tqdm(
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     clock = iter(range(0, 10**6, 10))
-    monkeypatch.setattr("lowcal.data.errors.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("lowcal.data.progress.time.monotonic", lambda: next(clock))
     fit = fit_groups(data, solver="worst", progress=True)
     out, err = capsys.readouterr()
     assert out == ""

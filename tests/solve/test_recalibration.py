@@ -263,7 +263,7 @@ def test_progress_is_shown(capsys, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    monkeypatch.setattr("lowcal.data.errors.time.monotonic", iter(range(0, 10**6, 2)).__next__)
+    monkeypatch.setattr("lowcal.data.progress.time.monotonic", iter(range(0, 10**6, 2)).__next__)
     y, p, X, _ = world(500, "slope")
     recalibrate(y, p, X, progress=True)
     shown = capsys.readouterr().err

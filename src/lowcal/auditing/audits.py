@@ -35,7 +35,6 @@ from lowcal.auditing.words import UNSEEN, left_out, percent, weighting
 from lowcal.data.errors import (
     AuditWarning,
     InvalidInput,
-    Passes,
     abbreviate,
     aligned,
     brief,
@@ -45,6 +44,7 @@ from lowcal.data.errors import (
     sentence,
 )
 from lowcal.data.inputs import Layout, are_names, check_share, check_whole
+from lowcal.data.progress import Passes
 from lowcal.guarantees import GroupMoments
 from lowcal.guarantees.groups import moment_columns, read_moments
 from lowcal.kernels.exact import Tables

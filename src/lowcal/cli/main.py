@@ -20,7 +20,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 from lowcal.cli import BAD_DATA, BROKEN_PIPE, BUG, INTERRUPTED, TERMINATED, WRONG_USAGE, parser
-from lowcal.data.errors import AuditWarning, FitWarning, LowcalError, Passes, printable
+from lowcal.data.errors import AuditWarning, FitWarning, LowcalError, printable
+from lowcal.data.progress import Passes
 
 if TYPE_CHECKING:
     from lowcal.data.files import FileTable

@@ -35,10 +35,11 @@ from lowcal.cli.rows import (
     subpopulations_of,
 )
 from lowcal.data.batches import check_readable, for_frames
-from lowcal.data.errors import InvalidInput, Passes, printable, sentence
+from lowcal.data.errors import InvalidInput, printable, sentence
 from lowcal.data.files import STREAM, FileTable, form_of, text_of, write_table
 from lowcal.data.frames import Column, Table, categorical
 from lowcal.data.inputs import read_probabilities
+from lowcal.data.progress import Passes
 from lowcal.data.text import FALSE, MISSING, TRUE, factorise, is_text, numbers, parse_number
 from lowcal.kernels.simplex import FloatArray
 from lowcal.persistence import read, save, to_bytes

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lowcal.data.batches import SOURCE, Batch, at_row, open_batches, read_whole, require_columns, to_numpy
-from lowcal.data.errors import InvalidInput, Passes
+from lowcal.data.errors import InvalidInput
 from lowcal.data.inputs import Layout
+from lowcal.data.progress import Passes
 from lowcal.kernels.exact import Fine, Scale
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.kernels.switch import part_of

@@ -19,7 +19,8 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.errors import CannotWrite, InvalidInput, Passes
+from lowcal.data.errors import CannotWrite, InvalidInput
+from lowcal.data.progress import Passes
 from lowcal.kernels.exact import BLOCK, Fine, Scale
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.kernels.switch import part_of

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.data.batches import Batch, Batches, at_row, for_frames, is_arrow_array, join, take, to_numpy
-from lowcal.data.errors import InvalidInput, Passes
+from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import (
     Layout,
@@ -29,6 +29,7 @@ from lowcal.data.inputs import (
     is_fraction,
     read_probabilities,
 )
+from lowcal.data.progress import Passes
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.rows.base import Rows
 from lowcal.rows.disk import Disk, RawRows, Spill

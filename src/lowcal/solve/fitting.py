@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowcal.data.errors import FitWarning, InvalidInput, Passes
+from lowcal.data.errors import FitWarning, InvalidInput
 from lowcal.data.inputs import check_fit, read_rows
+from lowcal.data.progress import Passes
 from lowcal.kernels.simplex import SMALLEST, Geometry
 from lowcal.notions import Notion, parse_notion
 from lowcal.solve.checkpoints import Checkpoint

@@ -12,9 +12,10 @@ import numpy as np
 
 from lowcal.data.batches import has_more, is_source, open_batches
 from lowcal.data.cards import is_on_card
-from lowcal.data.errors import InvalidInput, Passes
+from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import Layout, Outcomes, are_names, check_fit, check_whole, read_rows
+from lowcal.data.progress import Passes
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.rows import START, Memory, Rows, State
 from lowcal.rows.base import Mask

@@ -17,9 +17,10 @@ import numpy as np
 
 from lowcal.accounting import laplace_scale, log_odds_per_score, release_error, selection_error, share_of
 from lowcal.complexity import basis_tolerance, basis_width, finite_basis, fresh_rounds, reuse_deviation
-from lowcal.data.errors import InvalidInput, Progress
+from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import Outcomes
+from lowcal.data.progress import Progress
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions import Full, LowDegree, Notion, parse_notion
 from lowcal.notions.moments import moments

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from lowcal.data.errors import FitInterrupted, InvalidInput, Passes
+from lowcal.data.errors import FitInterrupted, InvalidInput
 from lowcal.data.inputs import Outcomes, check_fit, check_whole, read_rows
+from lowcal.data.progress import Passes
 from lowcal.kernels.products import dot, product
 from lowcal.kernels.reference import Design
 from lowcal.kernels.simplex import (

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lowcal.data.errors import FitInterrupted, Progress
+from lowcal.data.errors import FitInterrupted
 from lowcal.data.inputs import Layout
+from lowcal.data.progress import Progress
 from lowcal.notions import Notion, Suprema
 from lowcal.rows import START, State
 from lowcal.rows.updates import Predictor
