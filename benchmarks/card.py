@@ -44,8 +44,7 @@ from lowcal.rows.card.coded import ROW, Moves
 from lowcal.rows.card.reading import open_card, settle_on_card
 from lowcal.rows.card.rows import Card
 from lowcal.rows.keys import key_of
-from lowcal.rows.passes import Gradient, Losses, Moments
-from lowcal.rows.questions import Probed
+from lowcal.rows.passes import Gradient, Losses, Moments, Probed
 from lowcal.solve.homes import open_home
 from lowcal.subpopulations.base import Family
 from lowcal.subpopulations.growing import Growth, Request, grow_forests

@@ -18,7 +18,7 @@ from lowcal.kernels.clipped import BINS, Clipping, Line, binned_step, bins_of, s
 from lowcal.kernels.exact import Grid
 from lowcal.rows import START
 from lowcal.rows.passes import Slopes
-from lowcal.solve.steps import line_search, newton
+from lowcal.solve.blocks import line_search, newton
 from lowcal.subpopulations.base import encode_batch
 from worlds import along
 

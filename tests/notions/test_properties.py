@@ -22,7 +22,7 @@ from lowcal.notions.weights import CellIds, Points, evaluate, monomials
 from lowcal.rows import START, Memory, State
 from lowcal.rows.passes import Along
 from lowcal.rows.updates import Term
-from lowcal.solve.steps import line_search, newton
+from lowcal.solve.blocks import line_search, newton
 from worlds import along
 
 seeds = st.integers(0, 2**32 - 1)

@@ -14,8 +14,8 @@ from lowcal import Groups, Memberships, Trees
 from lowcal.data.frames import Table
 from lowcal.data.inputs import Layout
 from lowcal.notions import parse_notion
-from lowcal.rows import START, Memory, memory
-from lowcal.solve.runs import Run
+from lowcal.rows import START, Memory, base
+from lowcal.solve.fitting import Run
 from lowcal.solve.solvers import Problem
 from lowcal.solve.stopping import Watch
 from lowcal.subpopulations import Subpopulations
@@ -86,7 +86,7 @@ def test_uneven_shards_of_many_classes_give_the_same_bits(notion: str, kind: str
     whole, rng, found = Memory.of(learner.rows, p, y, weight), np.random.default_rng(0), set()
     for n_shards in (1, 7, 64):
         edges = [0, *np.sort(rng.choice(np.arange(1, 900), n_shards - 1, replace=False)), 900]
-        rows = Memory([memory.take_shard(whole.whole, np.arange(a, b)) for a, b in pairwise(edges)])
+        rows = Memory([base.take_shard(whole.whole, np.arange(a, b)) for a, b in pairwise(edges)])
         found.add(print_of(Problem(rows, parse_notion(notion), learner.fresh(), 0.002, "mirror"), 1))
     assert len(found) == 1
     assert next(iter(found))[0] > 0

@@ -10,8 +10,8 @@ from lowcal.data.frames import Table
 from lowcal.notions import parse_notion
 from lowcal.notions.weights import Monomial
 from lowcal.rows import START, Memory
-from lowcal.rows.ordering import ordered
-from lowcal.rows.questions import Probed, Witnessed
+from lowcal.rows.passes import Probed, Witnessed
+from lowcal.solve.homes import ordered
 from lowcal.solve.shrinkage import probes_and_labels
 from lowcal.solve.solvers import Problem
 from lowcal.subpopulations.asking import Asked

@@ -12,8 +12,8 @@ from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import read_table
 from lowcal.kernels.simplex import IntArray
+from lowcal.rows.base import Memory
 from lowcal.rows.engines import open_engine
-from lowcal.rows.memory import Memory
 from lowcal.solve.homes import Home, far_roles
 from lowcal.subpopulations.levels import show_dates
 

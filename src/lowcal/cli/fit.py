@@ -13,9 +13,8 @@ from lowcal.cli.terminal import DONE, check_outputs, is_wanted, put, say
 from lowcal.data.errors import sentence
 from lowcal.data.files.tables import STREAM
 from lowcal.persistence import save, to_bytes
-from lowcal.solve.fitting import multicalibrate
+from lowcal.solve.fitting import Fit, Record, multicalibrate
 from lowcal.solve.recalibration import recalibrate
-from lowcal.solve.runs import Fit, Record
 
 _AUDIT = "Audit the calibrated predictions on rows that the fit has not seen."
 _TARGET = ("notion", "alpha", "per_person", "min_share", "solver", "geometry", "validation_fraction", "max_updates")

@@ -34,7 +34,7 @@ from lowcal.kernels.simplex import FloatArray
 from lowcal.persistence import read
 from lowcal.rows.explaining import MOST_CHANGED, Explanation, explain_rows, most_changed
 from lowcal.rows.updates import Predictor
-from lowcal.solve.runs import Fit
+from lowcal.solve.fitting import Fit
 
 #: The column of explanations.
 WHY = "why"

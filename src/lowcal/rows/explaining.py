@@ -163,7 +163,7 @@ def _became(start: Any, end: Any) -> str:
     return " became ".join(next(clear, [f"{p:.{MOST_DECIMALS}f}" for p in (start, end)]))
 
 
-# --- from updates to contributions -----------------------------------------------------------------------------
+# --- from updates to contributions ----------------------------------------------------------------------------
 
 
 def explain_rows(predictor: Predictor, p: FloatArray, table: Frame) -> Iterator[Explanation]:

@@ -31,10 +31,9 @@ from lowcal.data.inputs import (
 )
 from lowcal.data.progress import Passes
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.rows.base import Rows
+from lowcal.rows.base import Memory, Rows
 from lowcal.rows.disk import Disk, RawRows, Spill
 from lowcal.rows.keys import MANY_ROWS, uniforms
-from lowcal.rows.memory import Memory
 from lowcal.rows.passes import MassSums
 from lowcal.subpopulations import EVERYONE, Subpopulations, WeakLearner
 from lowcal.subpopulations.base import (

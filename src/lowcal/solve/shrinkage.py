@@ -26,9 +26,8 @@ from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray, from_scores, 
 from lowcal.kernels.together import Grouped, Regressions, regress_each
 from lowcal.notions.base import Notion, Suprema
 from lowcal.notions.weights import Cell, Evaluated, LogOdds, Monomial, Weight, evaluate, monomials
-from lowcal.rows.base import FEW_ROWS, START, Local, Rows, State
+from lowcal.rows.base import FEW_ROWS, START, Local, Memory, Rows, State
 from lowcal.rows.keys import MANY_ROWS
-from lowcal.rows.memory import Memory
 from lowcal.rows.passes import Evidence, Gradient, Seen, losses
 from lowcal.rows.updates import Term, Update
 from lowcal.solve.blocks import (
@@ -37,11 +36,12 @@ from lowcal.solve.blocks import (
     RIDGE,
     WITNESS_ROWS,
     ridge_solve,
+    shrunk_step,
     solve_all,
     split_terms,
+    step_along,
     take_columns,
 )
-from lowcal.solve.steps import shrunk_step, step_along
 from lowcal.subpopulations.base import EVERYONE, Family, WeakLearner
 from lowcal.subpopulations.memberships import Members
 

@@ -25,10 +25,9 @@ from lowcal.notions.moments import residual
 from lowcal.notions.weights import LogOdds, Monomial, Weight
 from lowcal.rows.base import REMEMBERED, START, Recent, Rows, State
 from lowcal.rows.grids import are_placed, smooth_suprema
-from lowcal.rows.passes import CellMoments, Lost, MassSums, Moments, Moved, losses
-from lowcal.rows.questions import Probed, Witnessed
+from lowcal.rows.passes import CellMoments, Lost, MassSums, Moments, Moved, Probed, Witnessed, losses
 from lowcal.rows.updates import Term, Update
-from lowcal.solve.blocks import SLACK, block_terms
+from lowcal.solve.blocks import SLACK, block_terms, line_search, newton
 from lowcal.solve.options import Tolerance
 from lowcal.solve.shrinkage import (
     are_many,
@@ -44,7 +43,6 @@ from lowcal.solve.shrinkage import (
     starts_with_line,
     witness_step,
 )
-from lowcal.solve.steps import line_search, newton
 from lowcal.subpopulations.base import Family, WeakLearner
 
 #: The potential may rise by this much through rounding before a step counts as no progress.

@@ -17,9 +17,8 @@ from lowcal.kernels.reference import pieces
 from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray
 from lowcal.notions.base import Notion
 from lowcal.notions.weights import Cell, CellIds, Weight, evaluate
-from lowcal.rows.base import START, Local, Scale, Shard
+from lowcal.rows.base import START, Local, Scale, Shard, take_rows
 from lowcal.rows.keys import shares_of
-from lowcal.rows.packing import take_rows
 from lowcal.rows.powers import Plan, Powers
 from lowcal.subpopulations.base import Family
 

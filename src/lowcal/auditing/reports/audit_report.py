@@ -27,8 +27,8 @@ from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions import Notion, Witness
 from lowcal.rows.explaining import Explanation, most_changed
 from lowcal.rows.updates import Predictor
+from lowcal.solve.fitting import Fit
 from lowcal.solve.options import Tolerance
-from lowcal.solve.runs import Fit
 
 if TYPE_CHECKING:
     from lowcal.auditing.plotting import ViolationDisplay
