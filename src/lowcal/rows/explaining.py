@@ -32,10 +32,8 @@ Amount: TypeAlias = float | tuple[float, ...]
 
 #: What every row with this probability gets, and what keeping probabilities within their limits takes off.
 SCORE, LIMITS = "score", "kept between 0 and 1"
-#: Contributions sum to the change at least this closely: a smaller difference, or contribution, is rounding.
-ROUNDING, NOTHING = 5e-13, 1e-15
-#: A table lists this many contributions and classes; the headline has at most this many decimals.
-MOST_SHOWN, MOST_CLASSES, MOST_DECIMALS = 12, 4, 6
+#: A table lists this many contributions and classes.
+MOST_SHOWN, MOST_CLASSES = 12, 4
 #: Of the rows that changed most, this many are explained.
 MOST_CHANGED = 5
 #: This many rows are explained at a time.
@@ -158,9 +156,9 @@ def _became(start: Any, end: Any) -> str:
     """
     if start == end:
         return f"{start:.2f} stayed {end:.2f}"
-    each = ([f"{p:.{k}f}" for p in (start, end)] for k in range(2, MOST_DECIMALS + 1))
+    each = [[f"{p:.{k}f}" for p in (start, end)] for k in range(2, 7)]
     clear = (one for one in each if one[0] != one[1] and all(0.0 < float(text) < 1.0 for text in one))
-    return " became ".join(next(clear, [f"{p:.{MOST_DECIMALS}f}" for p in (start, end)]))
+    return " became ".join(next(clear, each[-1]))
 
 
 # --- from updates to contributions ----------------------------------------------------------------------------
@@ -255,7 +253,8 @@ class _Account:
         keys, inverse = np.unique(row * len(names) + place, return_inverse=True)
         sums = np.zeros((len(keys), d))
         np.add.at(sums, inverse, amounts)
-        least = np.where(keys % max(1, len(names)) == self.places.get(LIMITS, -1), ROUNDING, NOTHING)
+        # contributions sum to the change at least this closely: a smaller difference, or contribution, is rounding
+        least = np.where(keys % max(1, len(names)) == self.places.get(LIMITS, -1), 5e-13, 1e-15)
         kept = np.abs(sums).max(axis=1, initial=0.0) > least
         keys, sums = keys[kept], sums[kept]
         ends = np.searchsorted(keys, len(names) * np.arange(1, n))

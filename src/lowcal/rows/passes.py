@@ -117,17 +117,24 @@ class Moments:
 
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of all tables."""
-        p, design = shard.at(self.state), shard.design(self.families)
-        sums = MomentSums(design, self.weights, p.shape[1], shard.scale.grid(bound_of(self.weights)))
-        for part in pieces(len(p), (len(self.weights) + p.shape[1]) * (CHUNK // CACHE)):
-            rho = shard.y[part] - p[part]
-            rho *= shard.weight[part, None]
-            sums.add(part, p[part], rho)
-        return sums.wholes()
+        p, design, rho = shard.at(self.state), shard.design(self.families), residuals_of(shard, self.state)
+        return moment_sums(design, self.weights, None, p, rho, shard.scale)
 
     def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
         """Return the moments."""
         return decode_moments(some.design(self.families), self.weights, some.y.shape[1], total, scale)
+
+
+def residuals_of(shard: Shard, state: State) -> Callable[[slice], FloatArray]:
+    """Return the weighted residuals after a state as a function of a slice of the rows."""
+    p = shard.at(state)
+
+    def residuals_in(part: slice) -> FloatArray:
+        rho = shard.y[part] - p[part]
+        rho *= shard.weight[part, None]
+        return rho
+
+    return residuals_in
 
 
 def moment_sums(
@@ -186,8 +193,7 @@ class CellMoments:
         p, grid = shard.at(self.state), shard.scale.grid()
         index, which = occupied_cells(p, self.width)
         design, ids = shard.design(self.families), CellIds(which, len(index))
-        total = cell_sums(design, ids, grid, lambda part: shard.weight[part, None] * (shard.y[part] - p[part]), p.shape)
-        return CellSums(index, total)
+        return CellSums(index, cell_sums(design, ids, grid, residuals_of(shard, self.state), p.shape))
 
     def read(self, total: CellSums, some: Local, scale: Scale) -> tuple[tuple[Cell, ...], FloatArray]:
         """Return the cells and their moments."""

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 Key: TypeAlias = tuple[int, ...]
 #: From this many updates in a row on, a predictor runs them as one program.
 MANY = 8
+#: The tables of updates that are prepared together hold at most this many numbers.
+MOST_NUMBERS = 1 << 22
 
 #: A slice of the rows and the predictions there -> the displacement there.
 Displacement: TypeAlias = Callable[[slice, FloatArray], FloatArray]
@@ -181,9 +183,9 @@ class Compiled:
         for part, moved in self.program.pieces(p[:, 0], [_at(rows, key) for key in self.keys]):
             yield part, moved[:, None]
 
-    def one(self, p: float, codes: Sequence[int]) -> float:
-        """Return the prediction of one row with these codes."""
-        return self.program.one(p, codes)
+    def one(self, p: float, row: Any) -> float:
+        """Return the prediction of one encoded row."""
+        return self.program.one(p, [_at(row, key) for key in self.keys])
 
 
 def _has_look_ups(update: Update, weights: Any) -> bool:
@@ -339,17 +341,15 @@ class Predictor:
         >>> bool(abs(predictor.one(data.p[0], row) - predictor(data.p, data.X)[0]) < 1e-15)
         True
         """
-        single = np.ndim(p) == 0
-        read = self._with_scores(row_of(self.columns, row), p)
-        if single and self._codes is not None and self._single is not None:
-            return self._single.one(read_probability(p, self.layout), self._codes(read))
+        single, read = np.ndim(p) == 0, self._with_scores(row_of(self.columns, row), p)
+        if single and self._by_program is not None:
+            return self._by_program(read_probability(p, self.layout), read)
         given = read_point(p, self.layout)
         if self._by_row is not None:
             moved = self._by_row(given, read)
         else:
-            moved = self.replay(np.array([given]), self.rows(np.array([given]), self._table_of_one(row, read)))[
-                0
-            ].tolist()
+            start = np.array([given])
+            moved = self.replay(start, self.rows(start, self._table_of_one(row, read)))[0].tolist()
         return moved[0] if single else self.layout.show(np.array([moved]), np.array([p]))[0]
 
     def explain(self, p: float | Sequence[float], row: Mapping[str, Any] | Sequence[Any]) -> Explanation:
@@ -405,22 +405,15 @@ class Predictor:
     @cached_property
     def _by_row(self) -> RowUpdates | None:
         """All updates of a single row in plain numbers; None: by a table."""
-        each = [(u.geometry, [(t.family, t.weights, t.theta) for t in u.terms]) for u in self.updates]
-        return update_rows(self.encoder, each)
+        return _row_updates(self.encoder, self.updates)
 
     @cached_property
-    def _codes(self) -> Callable[[Row], tuple[int, ...]] | None:
-        """How a single row becomes the codes that the program of all updates reads."""
-        read, whole = reader_of(self.encoder), self._single
-        if read is None or whole is None:
+    def _by_program(self) -> Callable[[float, Row], float] | None:
+        """All updates of a single row as one program, if they are made of look-ups and of one geometry."""
+        read, compiled = reader_of(self.encoder), compile_updates(self.updates)
+        if read is None or compiled is None:
             return None
-        keys = whole.keys
-        return lambda row: tuple(_at(codes, key) for codes in (read(row),) for key in keys)
-
-    @cached_property
-    def _single(self) -> Compiled | None:
-        """All updates as one program, if they are made of look-ups and of one geometry."""
-        return compile_updates(self.updates)
+        return lambda p, row: compiled.one(p, read(row))
 
     @cached_property
     def _segments(self) -> tuple[Update | Compiled, ...]:
@@ -474,6 +467,9 @@ class Predictor:
         }
 
 
+# --- a single row ---------------------------------------------------------------------------------------------
+
+
 def read_probability(p: Any, layout: Layout) -> float:
     """Return one checked probability of a binary problem."""
     if type(p) in (float, np.float64) and 0.0 <= p <= 1.0 and layout.n_classes == 2:
@@ -493,30 +489,23 @@ def read_point(p: Any, layout: Layout) -> list[float]:
     return [x / total for x in values]
 
 
-# --- a single row ---------------------------------------------------------------------------------------------
-
-#: The tables of updates that are prepared together hold at most this many numbers.
-MOST_NUMBERS = 1 << 22
-
-#: A term of an update: its family, its weights and theta of shape (members, weights, labels).
-RowTerm: TypeAlias = tuple[Family, Sequence[Weight], FloatArray]
 #: A prediction and a row -> the prediction after all updates.
 RowUpdates: TypeAlias = Callable[[list[float], Row], list[float]]
 
 
-def update_rows(encoder: Encoder, updates: Sequence[tuple[Geometry, Sequence[RowTerm]]]) -> RowUpdates | None:
+def _row_updates(encoder: Encoder, updates: Sequence[Update]) -> RowUpdates | None:
     """Return the updates as one function of a single row; None if a part can't be read off a row, or is large."""
     read, facts = reader_of(encoder), RowFacts()
     if read is None:
         return None
     steps = []
-    for geometry, terms in updates:
-        if not terms:  # it changes nothing, not even by rounding
+    for update in updates:
+        if not update.terms:  # it changes nothing, not even by rounding
             continue
-        sums = _sums(terms, facts)
+        sums = _sums(update.terms, facts)
         if sums is None:
             return None
-        steps.append((geometry, sums))
+        steps.append((update.geometry, sums))
     if sum(each.size for _, sums in steps for each in sums) > MOST_NUMBERS:
         return None
     evaluate = facts.evaluator()
@@ -581,15 +570,15 @@ class WeightedSum:
         return [before + sum(map(mul, u, factors[a::d])) for a, before in enumerate(delta)]
 
 
-def _sums(terms: Sequence[RowTerm], facts: RowFacts) -> list[WeightedSum] | None:
+def _sums(terms: Sequence[Term], facts: RowFacts) -> list[WeightedSum] | None:
     """Return an update's terms, those of the same weights together; None if a family can't be read off a row."""
     groups: dict[tuple[Weight, ...], list[tuple[Read, FloatArray]]] = {}
-    for family, weights, theta in terms:
-        reads = reads_of(family, facts)
+    for term in terms:
+        reads = reads_of(term.family, facts)
         if reads is None:
             return None
-        pieces = np.split(theta.reshape(len(theta), -1), np.cumsum([read.size for read in reads])[:-1])
-        groups.setdefault(tuple(weights), []).extend(zip(reads, pieces, strict=True))
+        pieces = np.split(term.theta.reshape(len(term.theta), -1), np.cumsum([read.size for read in reads])[:-1])
+        groups.setdefault(term.weights, []).extend(zip(reads, pieces, strict=True))
     return [_weighted_sum(weights, reads) for weights, reads in groups.items()]
 
 

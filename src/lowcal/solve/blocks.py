@@ -52,8 +52,8 @@ FEW_FEATURES = 100
 CHUNK_FEATURES = 250
 #: Rows per feature from which several chunks estimate the correlations of their features.
 CHUNK_ROWS = 10
-#: Beyond this many features, members whose violation is below this share of alpha sit out.
-MANY_FEATURES, SMALL_SHARE = 2000, 0.2
+#: Beyond this many features, members whose violation is below a fifth of alpha sit out.
+MANY_FEATURES = 2000
 #: At most this many features of thresholds, which nest, take part in one round.
 MAX_FEATURES = 1500
 #: At most this many subpopulations bring their own witness into one step (infinite weight classes).
@@ -76,10 +76,6 @@ SLACK = 1e-12
 SWEEPS, SWEPT = 10, 0.05
 #: Code columns whose groups form runs of disjoint ones at least this long on average are solved for run by run.
 LEAST_RUN = 4
-#: With more weights than this (many classes), every subpopulation is large enough a system of its own.
-MANY_WEIGHTS = 50
-#: At most this many sums are held for a code column.
-MOST_SUMS = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +151,7 @@ def _active(
         here = value[start : start + size]
         inside = _representatives(few.design([family]), here, MAX_FEATURES // per_member)
         if is_many:
-            inside = inside[here[inside] >= SMALL_SHARE * min(alpha, value.max())]
+            inside = inside[here[inside] >= 0.2 * min(alpha, value.max())]
         if len(inside):
             families.append(family if len(inside) == size else family.take(inside))
             chosen.append(start + inside)
@@ -494,8 +490,9 @@ def _runs(design: Design, members: IntArray, per_member: int) -> CodeColumn | No
         occupied, codes = np.unique(codes, return_inverse=True)
         table = DecodeTable(table.matrix[occupied])
     starts, matrix = np.flatnonzero(np.diff(table.runs, prepend=0)).tolist(), table.matrix.tocsc()
-    is_long = len(members) == 1 or len(members) >= LEAST_RUN * len(starts) or per_member > MANY_WEIGHTS
-    if not is_long or matrix.shape[0] * per_member**2 > MOST_SUMS:
+    # with more than 50 weights (many classes), every subpopulation is large enough a system of its own
+    is_long = len(members) == 1 or len(members) >= LEAST_RUN * len(starts) or per_member > 50
+    if not is_long or matrix.shape[0] * per_member**2 > 1 << 24:  # more sums than memory should hold
         return None
     stops = [*starts[1:], len(members)]
     return CodeColumn(members, codes, [matrix[:, a:b] for a, b in zip(starts, stops, strict=True)])
@@ -541,14 +538,6 @@ def split_terms(families: Sequence[Family], weights: tuple[Weight, ...], theta: 
 
 # --- step sizes -----------------------------------------------------------------------------------------------
 
-#: Multiples of the Newton step at which slopes are taken: before it the loss falls, and a separable direction has no
-#: minimum.
-MULTIPLES = (1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
-#: Steps between two others at which slopes are looked at next.
-BETWEEN = 7
-#: Multiples of the Newton step that are tried on the simplex.
-TRIED = (1.0, 2.0, 0.5, 4.0, 8.0)
-
 #: Steps -> the slopes of a convex loss there.
 SlopesAt = Callable[[tuple[float, ...]], FloatArray]
 
@@ -570,10 +559,11 @@ def line_search(rows: Rows, state: State, terms: tuple[Term, ...], geometry: Geo
             signed = tuple(sign * eta for eta in steps)
             return sign * rows.run(Slopes(state, state, terms, signed, ahead.most))
 
-        return sign * root_between(slopes, [newton_step * multiple for multiple in MULTIPLES])
+        # before the Newton step the loss falls, and a separable direction has no minimum
+        return sign * root_between(slopes, [newton_step * multiple for multiple in (1.0, 2.0, 4.0, 8.0, 16.0, 64.0)])
     if rows.d == 1:
         return float(np.sign(ahead.slope)) * _clipped_step(rows, Clipped(state, terms, ahead))
-    tries = tuple(ahead.newton * multiple for multiple in TRIED)
+    tries = tuple(ahead.newton * multiple for multiple in (1.0, 2.0, 0.5, 4.0, 8.0))
     return tries[int(np.argmin(rows.run(Tries(state, terms, tries))))]
 
 
@@ -594,7 +584,7 @@ def root_between(slopes: SlopesAt, steps: Sequence[float]) -> float:
     low, high = _around(values)
     if low is None or high is None:
         return float(steps[-1] if high is None else steps[0])
-    between = np.linspace(steps[low], steps[high], BETWEEN + 2)
+    between = np.linspace(steps[low], steps[high], 9)
     values = np.concatenate([[values[low]], slopes(tuple(between[1:-1].tolist())), [values[high]]])
     low, high = _around(values)
     if low is None or high is None:

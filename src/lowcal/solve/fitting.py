@@ -182,7 +182,6 @@ def _state(home: Home, options: Options, seed: int) -> tuple[Problem, float | No
     """Return what the solver is to solve, and the noise floor where that is the target."""
     # what trees boosted in another geometry offer could not be taken
     default: Geometry = "euclidean" if options.solver == "first" else home.learner.geometry or "mirror"
-    by_person = Tolerance(None, options.per_person, options.min_share)
     problem = Problem(
         home.rows,
         parse_notion(options.notion),
@@ -191,7 +190,7 @@ def _state(home: Home, options: Options, seed: int) -> tuple[Problem, float | No
         options.geometry or default,
         step=options.step,
         seed=seed,
-        tolerance=None if options.per_person is None else by_person,
+        tolerance=None if options.per_person is None else Tolerance(None, options.per_person, options.min_share),
         is_study=options.guard is False and options.target > 0.0,
     )
     if problem.alpha > 0.0 or (options.solver == "block" and is_shrunk(problem)):

@@ -38,9 +38,6 @@ from lowcal.subpopulations.union import UnionEncoder
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-#: Numbers a row that a fit in memory holds beside the columns of the table: in all cases, and for each class.
-NUMBERS, NUMBERS_OF_CLASS = 6, 4
-
 #: All rows but a fold, and the fold -> the class on the former, the former, and the fold.
 Refit = Callable[[Mask, Mask], tuple[WeakLearner, Rows, Rows]]
 
@@ -184,8 +181,8 @@ def is_far(n: int, n_columns: int, n_p: int) -> bool:
 
 
 def _beside(n_p: int) -> int:
-    """Return the numbers that a fit holds for each row beside its columns."""
-    return NUMBERS + NUMBERS_OF_CLASS * n_p
+    """Return the numbers that a fit in memory holds for each row beside its columns: six, and four for each class."""
+    return 6 + 4 * n_p
 
 
 def _quarter() -> int:
@@ -421,15 +418,13 @@ class CategorySums:
 
 # --- which rows were fitted -----------------------------------------------------------------------------------
 
-#: Rows in a sketch: that many labels and probabilities do not agree by chance.
-ROWS = 64
 #: The number of rows, outcomes and predictions of the last 256 fits; the oldest are forgotten.
 _sketches: deque[tuple[int, FloatArray, FloatArray]] = deque(maxlen=256)
 
 
 def sketch_rows(n: int) -> IntArray:
-    """Return evenly spaced rows, no two alike."""
-    return np.linspace(0, n - 1, min(n, ROWS)).astype(np.intp)
+    """Return up to 64 evenly spaced rows: that many labels and probabilities do not agree by chance."""
+    return np.linspace(0, n - 1, min(n, 64)).astype(np.intp)
 
 
 def remember(n: int, y: FloatArray, p: FloatArray) -> None:

@@ -30,8 +30,6 @@ ALPHA = 0.01
 MIN_SHARE = 0.01
 #: Held-out rounds without improvement before stopping: the steps of the three solvers differ in size.
 PATIENCE = {"first": 100, "worst": 20, "block": 3}
-#: The share of the rows in each fold of the guard.
-SHARE = 0.2
 #: The words that an option may be, where it is a word.
 WORDS = {
     "solver": tuple(PATIENCE),
@@ -141,7 +139,7 @@ class Options:
     @property
     def fold_share(self) -> float:
         """The share of the rows that each fold of the guard holds out; 0: there is no guard."""
-        return (SHARE if self.guard else 0.0) if isinstance(self.guard, bool) else self.guard
+        return 0.2 * self.guard if isinstance(self.guard, bool) else self.guard
 
     def _check_words(self) -> None:
         for name, valid in WORDS.items():

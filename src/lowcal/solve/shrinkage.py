@@ -45,24 +45,16 @@ from lowcal.solve.blocks import (
 from lowcal.subpopulations.base import EVERYONE, Family, WeakLearner
 from lowcal.subpopulations.memberships import Members
 
-#: A pool takes part if it exceeds what noise shows by this many standard deviations of a chi-square.
-SCREEN = 1.0
-#: Features that a pool leaves out have this many times their own curvature as a penalty.
-SHUT = 1e6
-#: Weights of several classes that are more than this times the labels are replaced by the notion's few probes.
-MANY_PRODUCTS = 64
 #: A step of groups is made of at most this many Newton steps; it ends with one that gains less than this share.
 MOST_STEPS, LITTLE = 12, 0.01
-#: The most members with a dense Hessian of the logit step, and one row in how many it is taken from.
-MOST_DENSE, SHARE_OF_HESSIAN = 500, 10
+#: The most members with a dense Hessian of the logit step.
+MOST_DENSE = 500
 #: The prior of a logit step is loosened this often at most.
 LOOSENED = 3
 #: The line of everyone is fitted to at most this many rows; one that a regression only starts from, to these.
 LINE_ROWS, START_ROWS = FEW_ROWS, FEW_ROWS // 10
 #: The prior variance of what a regression starts from: next to no prior.
 FREE = 100.0
-#: Prior variances of shifts and slopes where rows are to be fitted whatever that does to others.
-MILD = 1.0, 0.025
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +157,8 @@ def has_own_weights(weights: tuple[Weight, ...], d: int) -> bool:
 
 
 def are_many(weights: Sequence[object], d: int) -> bool:
-    """Whether weights times labels are more than every group is given coefficients for."""
-    return len(weights) * d > MANY_PRODUCTS
+    """Whether weights times labels are more than every group is given coefficients for: the few probes take over."""
+    return len(weights) * d > 64
 
 
 # --- the prior ------------------------------------------------------------------------------------------------
@@ -208,7 +200,7 @@ def precisions(g: FloatArray, h: FloatArray, v: FloatArray, pools: IntArray, n: 
     totals = np.zeros((int(pools.max()) + 1, 3, g.shape[1]))
     np.add.at(totals, pools, np.stack([live, excess, information], axis=1).sum(axis=3))
     count, extra, known = totals[:, 0], totals[:, 1], totals[:, 2]
-    is_seen = (extra > SCREEN * np.sqrt(2.0 * count)) & (known > 0.0)
+    is_seen = (extra > np.sqrt(2.0 * count)) & (known > 0.0)  # by one standard deviation of a chi-square
     precision = np.divide(known, n * extra, out=np.full(extra.shape, np.inf), where=is_seen)
     return np.where(live, precision[pools][:, :, None], np.inf)
 
@@ -429,7 +421,7 @@ def logit_step(
         everyone = names.index(EVERYONE)
         theta[everyone], free[everyone] = _line_of_few(few) if line is None else line, FREE
     if is_mild:
-        theta, _ = prior.regress(np.maximum(free, MILD), theta)
+        theta, _ = prior.regress(np.maximum(free, (1.0, 0.025)), theta)  # variances of shifts and slopes
     else:
         theta = _loosened(prior, free, theta)
     return features.moved(theta[:, :, None]) if theta.any() else None
@@ -543,7 +535,7 @@ def logit_hessian(families: Sequence[Family], rows: Rows, seed: Sequence[int]) -
 def _few_rows(features: Features, seed: Sequence[int]) -> Regression:
     """Return the regression on the rows that its Hessian needs."""
     n, m = features.rows.scale.n, sum(len(family.names) for family in features.families)
-    size = max(GRAM_ROWS, 20 * m, min(n // SHARE_OF_HESSIAN, MANY_ROWS))
+    size = max(GRAM_ROWS, 20 * m, min(n // 10, MANY_ROWS))
     some = features.rows.few(seed, size)
     z = some.scores(features.base)[:, 0]
     return Regression(some.design(features.families), z, some.y[:, 0], some.weight, np.zeros((m, 2)))
@@ -611,7 +603,8 @@ def _shrunk(
     active = np.flatnonzero(np.isfinite(prior).any(axis=(1, 2)))
     if len(active) == 0:
         return None
-    prior = np.where(np.isfinite(prior), prior, SHUT * np.maximum(h, SMALLEST))
+    # what a pool leaves out has a million times its own curvature as a penalty
+    prior = np.where(np.isfinite(prior), prior, 1e6 * np.maximum(h, SMALLEST))
     theta = np.zeros(g.shape)
     theta[active] = solve(active, g[active], prior[active])
     return Solved(theta, float((prior[active] * np.square(theta[active])).sum()))

@@ -60,13 +60,16 @@ def are_within(suprema: FloatArray, limits: FloatArray) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Past:
-    """A step of a fit that was interrupted: it is taken again, not computed."""
+class Step:
+    """The state after an update, the violation seen before it, and the drop of the potential.
 
-    update: Update
-    stage: tuple[int, ...]
+    `stage` is the place of the step in the solver's plan: the same for the same step on other rows.
+    """
+
+    state: State
     violation: float
-    progress: float
+    progress: float = np.nan
+    stage: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +79,7 @@ class Problem:
     alpha = 0 asks for all that shrunk steps find, and for nothing beyond. `tolerance`, where it is given, sets a limit
     for each subpopulation in the place of alpha. `is_measured`: whether steps record the violation they are made for;
     `is_guarded`: whether steps may be undone, so that small ones come first; `is_study`: whether alpha is to be reached
-    on these rows whatever that does to others. `past`: the first steps, where an interrupted fit is resumed.
+    on these rows whatever that does to others. `past`: the first steps of a fit that is resumed, to be taken again.
     """
 
     rows: Rows
@@ -90,7 +93,7 @@ class Problem:
     is_measured: bool = True
     is_guarded: bool = False
     is_study: bool = False
-    past: tuple[Past, ...] = ()
+    past: tuple[Step, ...] = ()
     _memory: Recent = field(default_factory=partial(Recent, REMEMBERED), init=False, repr=False)
 
     @property
@@ -169,19 +172,6 @@ class Problem:
         """Return the potential of the geometry."""
         found = self.losses(state)
         return found.brier if self.geometry == "euclidean" else found.log_loss
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """The state after an update, the violation seen before it, and the drop of the potential.
-
-    `stage` is the place of the step in the solver's plan: the same for the same step on other rows.
-    """
-
-    state: State
-    violation: float
-    progress: float = np.nan
-    stage: tuple[int, ...] = ()
 
 
 #: Yields steps; what is sent back is False where a step is to be undone.
@@ -330,7 +320,7 @@ def recalled(problem: Problem, state: State, stage: tuple[int, ...] = ()) -> Ste
     if state.n_updates >= len(problem.past):
         return None
     past = problem.past[state.n_updates]
-    return Step(state.then(past.update), past.violation, past.progress, stage) if past.stage == stage else None
+    return past if past.stage == stage else None
 
 
 def is_shrunk(problem: Problem) -> bool:
@@ -410,8 +400,7 @@ def _shrunk(problem: Problem, state: State, moved: State | None, stage: tuple[in
     if moved is None:
         return None
     seen = float(problem.suprema(state).value.max()) if problem.is_measured else np.nan
-    least = guaranteed_progress(problem, problem.notion.gain(problem.d) * _target(problem))
-    return _progressed(problem, state, moved, seen, max(least, 1.0 / problem.n), stage)
+    return _progressed(problem, state, moved, seen, max(_least_progress(problem), 1.0 / problem.n), stage)
 
 
 def _progressed(
@@ -422,10 +411,10 @@ def _progressed(
     return Step(moved, seen, progress, stage) if progress >= least - ROUNDING else None
 
 
-def _target(problem: Problem) -> float:
-    """Return the least violation that a step may be asked to remove."""
+def _least_progress(problem: Problem) -> float:
+    """Return the drop of the potential that the bound counts on: that of the least violation a step has to remove."""
     limits = [limit for limit in problem.limits.tolist() if isfinite(limit)]
-    return min(limits, default=1.0)
+    return guaranteed_progress(problem, problem.notion.gain(problem.d) * min(limits, default=1.0))
 
 
 def _all_at_once(problem: Problem, state: State, number: int) -> Steps:
@@ -567,7 +556,7 @@ def bound(solver: str, problem: Problem) -> int:
         return _whole(max(8 * problem.d / beta / beta, own))
     if problem.alpha == 0.0:  # every shrunk step gains a row's worth
         return _whole(loss * problem.n)
-    progress = guaranteed_progress(problem, problem.notion.gain(problem.d) * _target(problem))
+    progress = _least_progress(problem)
     return _whole(loss / progress if progress > 0 else np.inf)
 
 

@@ -27,12 +27,11 @@ from lowcal.rows.base import FEW_ROWS
 from lowcal.rows.documents import read_predictor, write_predictor
 from lowcal.rows.grids import smooth_on_grid
 from lowcal.rows.keys import MANY_ROWS, Dealt, count, folds_of
-from lowcal.rows.passes import losses
 from lowcal.rows.updates import Predictor, Update
 from lowcal.solve.blocks import SLACK
 from lowcal.solve.homes import Refit
 from lowcal.solve.options import PATIENCE, SolverName
-from lowcal.solve.solvers import SOLVERS, Past, Problem, Step, explore
+from lowcal.solve.solvers import SOLVERS, Problem, Step, explore
 from lowcal.subpopulations.growing import Forest
 
 
@@ -79,11 +78,6 @@ _SENTENCES = {
     Status.CHOSEN: "the shares of candidates that held-out rows support",
 }
 
-#: Labels are redrawn this often for listed subpopulations, and for a learner, which has to search anew in each.
-DRAWS, DRAWS_TO_SEARCH = 40, 12
-#: Points of the grid on which smooth weights see the predictions of redrawn labels.
-COARSE = 256
-
 
 class Watch:
     """What looks at a fit from outside and may stop it: held-out rows, or the guard; this one never does."""
@@ -127,11 +121,10 @@ class HeldOut(Watch):
 
     def figures(self, state: State) -> dict[str, float | None]:
         """Return the held-out figures; the solver "first" goes without the violation."""
-        lost, violation = losses(self.problem.rows, state), None
+        lost, violation = self.problem.losses(state), None
         if self.has_violation and state is not START:
             violation = float(self.problem.measure(state, self.problem.alpha)[0].value.max())
-        score = lost.brier if self.problem.geometry == "euclidean" else lost.log_loss
-        self._last = state.n_updates
+        score, self._last = self.problem.loss(state), state.n_updates
         if score < self._best_score - SLACK:
             self._best_score, self._best = score, self._last
         return {"held_out_violation": violation, "held_out_brier": lost.brier, "held_out_log_loss": lost.log_loss}
@@ -150,18 +143,18 @@ def noise_floor(problem: Problem) -> float:
 
     If f were perfect, y would be a draw from f; so redraw y ~ f, measure the supremum again, and repeat (spec 10.i.d).
     """
-    draws = DRAWS if problem.learner.is_exact else DRAWS_TO_SEARCH
+    draws = 40 if problem.learner.is_exact else 12  # a learner has to search anew in each
     return float(np.quantile([_redrawn(problem, (problem.seed, k)) for k in range(draws)], 0.95))
 
 
 def _redrawn(problem: Problem, seed: Sequence[int]) -> float:
     """Return the largest supremum for redrawn labels; a learner that searches is asked anew.
 
-    Smooth weights of a listed class see a coarse grid of predictions.
+    Smooth weights of a listed class see a coarse grid of predictions, of 256 points.
     """
     rows, learner = problem.rows.redrawn(START, seed), problem.learner
     if learner.is_exact and isinstance(problem.notion, Smooth):
-        found = smooth_on_grid(rows, START, problem.families, COARSE)
+        found = smooth_on_grid(rows, START, problem.families, 256)
         return float((found.value + found.upper).max() / 2.0)
     null = replace(problem, rows=rows, learner=learner if learner.is_exact else learner.fresh())
     explore(null, START)
@@ -177,22 +170,18 @@ LEAST_ROWS = 50
 CAUTION = 2.0
 #: A fit in log odds may lower the AUC on held-out rows by this much.
 ORDER = 0.002
-#: What the fit may cost on fresh rows, in expectation, if there is nothing but noise: below this no guard is needed.
-HARMLESS = 2e-4
-#: Weights of a class without finitely many count as this many.
-INFINITE = 20
 
 
 def is_harmless(problem: Problem) -> bool:
     """Whether the constraints are so few for the rows that to fit them all can do no harm of note.
 
-    F coefficients fitted to noise cost F / (2 n) of log loss on fresh rows (Akaike). Learned classes are unlimited.
+    F coefficients fitted to noise cost F / (2 n) of log loss on fresh rows (Akaike), which may be 2e-4. Weights of an
+    infinite class count as 20. Learned classes are unlimited.
     """
     if not problem.learner.is_exact:
         return False
-    weights = len(problem.features(START)) or INFINITE
-    features = len(problem.learner.names) * weights * problem.d
-    return bool(features / (2.0 * problem.n) < HARMLESS)
+    features = len(problem.learner.names) * (len(problem.features(START)) or 20) * problem.d
+    return bool(features / (2.0 * problem.n) < 2e-4)
 
 
 class FoldRun:
@@ -387,9 +376,6 @@ def _count_folds(n: int, share: float, judged: int) -> tuple[int, int]:
 
 # --- checkpoints ----------------------------------------------------------------------------------------------
 
-#: The first updates are written one by one; after them, at least this many seconds lie between two writes.
-FEW, PAUSE = 20, 1.0
-
 
 class Checkpoint:
     """The file of a fit's updates, and what every learner has grown, of the fit and of the folds of its guard."""
@@ -407,8 +393,8 @@ class Checkpoint:
         self._written: float | None = None
 
     def write(self, problem: Problem, steps: Sequence[Step]) -> None:
-        """Write all updates so far, at once or not at all; of many updates, those of a second are written together."""
-        if len(steps) > FEW and self._written is not None and monotonic() - self._written < PAUSE:
+        """Write all updates so far, at once or not at all; after 20 updates, those of a second are written together."""
+        if len(steps) > 20 and self._written is not None and monotonic() - self._written < 1.0:
             return
         end = steps[-1].state if steps else START
         model = write_predictor(Predictor(problem.learner.encoder, end.updates, self.layout))
@@ -425,10 +411,10 @@ class Checkpoint:
         updates, forests, metadata = self._read()
         for own, places in zip(self.growths, metadata.get("grown", ()), strict=False):
             own += [[forests[k] for k in each] for each in places]
-        past = (
-            Past(update, tuple(stage), float.fromhex(violation), float.fromhex(progress))
-            for update, (stage, violation, progress) in zip(updates, metadata["steps"], strict=True)
-        )
+        past, state = [], START
+        for update, (stage, violation, progress) in zip(updates, metadata["steps"], strict=True):
+            state = state.then(update)
+            past.append(Step(state, float.fromhex(violation), float.fromhex(progress), tuple(stage)))
         return replace(problem, past=tuple(past))
 
     def _read(self) -> tuple[Sequence[Update], list[Forest], dict[str, Any]]:
