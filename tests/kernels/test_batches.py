@@ -17,8 +17,8 @@ from lowcal.kernels import switch
 from lowcal.kernels.clipped import BINS, Clipping, Line, binned_step, bins_of, sorted_step
 from lowcal.kernels.exact import Grid
 from lowcal.rows import START
-from lowcal.rows.passes import Slopes
-from lowcal.solve.blocks import line_search, newton
+from lowcal.rows.passes import Along, Slopes
+from lowcal.solve.blocks import line_search
 from lowcal.subpopulations.base import encode_batch
 from worlds import along
 
@@ -189,7 +189,7 @@ def test_searches_never_lose_more_than_the_newton_step(seed: int, n: int, size: 
     one = line(seed, n, size)
     rows, terms = direction(one)
     for geometry, loss, half in (("euclidean", squared, 1.0), ("mirror", logarithmic, 0.5)):
-        eta, start = (search(rows, START, terms, geometry) for search in (line_search, newton))
+        eta, start = line_search(rows, START, terms, geometry), rows.run(Along(START, terms, geometry)).newton
         slope = half * start * float(one.weight @ (one.delta * (one.y - one.f)))
         before = loss(one, 0.0)
         assert loss(one, eta) <= min(loss(one, start), before - slope) + 1e-9 * (1 + before)

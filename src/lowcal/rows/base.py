@@ -235,10 +235,6 @@ class Shard:
             self._displaced = kept = state, terms, list(displacements(terms, self.at(state), self.rows))
         return kept[2]
 
-    def take(self, some: IntArray) -> Picked:
-        """Return some of the rows."""
-        return Picked(self, some)
-
     def with_outcomes(self, y: FloatArray) -> Shard:
         """Return the same rows with other outcomes; predictions and designs are shared."""
         other = Shard(self.rows, self._p[START], y, self.weight, self.scale, self.first, self.copies)
@@ -366,7 +362,7 @@ class Rows(ABC):
         whole = self.sample(None)
         assert isinstance(whole, Shard)
         p = whole.at(START)
-        return whole.take(order_of(p[:, 0], lambda: [*p.T[1:], *whole.y.T, whole.weight, *_contents(whole.rows)]))
+        return Picked(whole, order_of(p[:, 0], lambda: [*p.T[1:], *whole.y.T, whole.weight, *_contents(whole.rows)]))
 
     @abstractmethod
     def part(self, mask: Mask) -> Rows:
@@ -505,7 +501,7 @@ class Memory(Rows):
 
     def sample(self, rows: IntArray | None) -> Local:
         """Return rows by their numbers, with weights that sum to one; None: all of them."""
-        return self.whole if rows is None else self.whole.take(rows)
+        return self.whole if rows is None else Picked(self.whole, rows)
 
     def few(self, seed: int | Sequence[int], size: int) -> Local:
         """Return that many rows, drawn by a seed, or all if there are fewer; copies are drawn one by one."""

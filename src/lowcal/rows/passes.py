@@ -243,6 +243,11 @@ class MassSums:
 # --- steps in log odds ----------------------------------------------------------------------------------------
 
 
+def curvatures(f: FloatArray, weight: FloatArray) -> FloatArray:
+    """Return the weighted curvatures f (1 - f) of the log loss."""
+    return np.asarray(weight * np.maximum(f * (1.0 - f), LEAST_CURVATURE))
+
+
 class Seen(NamedTuple):
     """Moments g of features, their curvatures h and the variances v of their noise, each of shape (m, S, d)."""
 
@@ -302,8 +307,7 @@ class Evidence:
     def _values(self, shard: Shard, part: slice) -> list[FloatArray]:
         """Return weighted residuals, curvatures and, where it is asked for, their noise, as they are now."""
         f, w = shard.at(self.now)[part], shard.weight[part, None]
-        h = w * np.maximum(f * (1.0 - f), LEAST_CURVATURE)
-        z = w * (shard.y[part] - f)
+        z, h = w * (shard.y[part] - f), curvatures(f, w)
         return [z, h] if self.is_even else [z, h, shard.unit[part, None] * h]
 
     def _products(self, U: FloatArray, values: FloatArray) -> FloatArray:
@@ -414,7 +418,7 @@ class Along:
             w, here = shard.weight[part], p[part]
             g = np.einsum("ia,ia->i", delta, shard.y[part] - here)
             total[0] += slopes.wholes(w * g)
-            total[1] += curvatures.wholes(w * _curvatures(delta, self.geometry))
+            total[1] += curvatures.wholes(w * _widths(delta, self.geometry))
             most = max(most, float(np.abs(delta).max(initial=0.0)))
         return Farthest(total, most)
 
@@ -428,7 +432,8 @@ class Along:
         return Ahead(slope, curvature, total.most)
 
 
-def _curvatures(delta: FloatArray, geometry: Geometry) -> FloatArray:
+def _widths(delta: FloatArray, geometry: Geometry) -> FloatArray:
+    """Return what each row adds to the curvature B."""
     if geometry == "euclidean":
         return np.asarray(np.square(centred(delta)).sum(axis=1))
     spread = np.abs(delta[:, 0]) if delta.shape[1] == 1 else np.ptp(delta, axis=1)

@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from itertools import groupby
-from operator import itemgetter, mul
+from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
@@ -234,15 +233,18 @@ def compile_updates(updates: Sequence[Update]) -> Compiled | None:
     return Compiled(MirrorProgram.of(listed) if is_mirror else Program.of(listed), tuple(keys))
 
 
-def _runs(updates: Sequence[Update]) -> Iterator[tuple[int, Update]]:
-    """Number runs of updates that are made of look-ups and whose tables together are small; others stand alone."""
-    run, total = 0, 0
+def _runs(updates: Sequence[Update]) -> Iterator[list[Update]]:
+    """Yield runs of updates that are made of look-ups and whose tables together are small; others stand alone."""
+    run, total = list[Update](), 0
     for update in updates:
         size = table_size(update)
         total += MOST_NUMBERS + 1 if size is None else size
-        if total > MOST_NUMBERS:
-            run, total = run + 1, MOST_NUMBERS + 1 if size is None else size
-        yield run, update
+        if run and total > MOST_NUMBERS:
+            yield run
+            run, total = [], MOST_NUMBERS + 1 if size is None else size
+        run.append(update)
+    if run:
+        yield run
 
 
 def _at(rows: Any, key: Key) -> Any:
@@ -419,10 +421,9 @@ class Predictor:
     def _segments(self) -> tuple[Update | Compiled, ...]:
         """The updates, long runs of those on code columns as programs."""
         segments: list[Update | Compiled] = []
-        for _, run in groupby(_runs(self.updates), key=itemgetter(0)):
-            updates = [update for _, update in run]
-            compiled = compile_updates(updates) if len(updates) >= MANY else None
-            segments += updates if compiled is None else [compiled]
+        for run in _runs(self.updates):
+            compiled = compile_updates(run) if len(run) >= MANY else None
+            segments += run if compiled is None else [compiled]
         return tuple(segments)
 
     def staged(self, p: ArrayLike, X: object = None) -> Iterator[FloatArray]:

@@ -19,7 +19,6 @@ import numpy as np
 from scipy import sparse
 
 from lowcal.kernels import clipped
-from lowcal.kernels.logistic import LEAST_CURVATURE
 from lowcal.kernels.parts import Parts
 from lowcal.kernels.products import Cholesky, dot, gram, product
 from lowcal.kernels.reference import (
@@ -42,7 +41,7 @@ from lowcal.notions.moments import displacement, moments
 from lowcal.notions.weights import Cell, CellIds, Evaluated, Weight, evaluate
 from lowcal.rows.base import FEW_ROWS, Local, Rows, State
 from lowcal.rows.keys import MANY_ROWS
-from lowcal.rows.passes import Along, Clipped, Hidden, Moments, Slopes, Tries, reach
+from lowcal.rows.passes import Along, Clipped, Hidden, Moments, Slopes, Tries, curvatures, reach
 from lowcal.rows.updates import Term
 from lowcal.subpopulations.base import Family, WeakLearner
 
@@ -127,7 +126,7 @@ def block_terms(
     if rows.scale.n > GRAM_ROWS:
         some = rows.few(seed, _rows_needed(few.design(families), _per_member(weights)))
     p = some.at(state)
-    h = some.weight[:, None] * _row_curvature(p, geometry)
+    h = _row_curvatures(p, some.weight[:, None], geometry)
     theta = solve_all(some.design(families), evaluate(weights, p), h, g, seed, len(some) < rows.scale.n)
     return split_terms(families, weights, theta)
 
@@ -172,11 +171,9 @@ def _representatives(design: Design, value: FloatArray, limit: int) -> IntArray:
     return np.array([a + leading(value[a:b]) for a, b in itertools.pairwise(edges)])
 
 
-def _row_curvature(p: FloatArray, geometry: Geometry) -> FloatArray:
-    """Return the curvature of the potential in each coordinate: 1, or f (1 - f) in the mirror geometry."""
-    if geometry == "euclidean":
-        return np.ones((len(p), 1))
-    return np.maximum(p * (1.0 - p), LEAST_CURVATURE)
+def _row_curvatures(p: FloatArray, weight: FloatArray, geometry: Geometry) -> FloatArray:
+    """Return the weighted curvatures of the potential: 1 for all, or f (1 - f) by coordinate in the mirror geometry."""
+    return weight if geometry == "euclidean" else curvatures(p, weight)
 
 
 def _rows_needed(design: Design, per_member: int) -> int:
@@ -509,7 +506,7 @@ def _witness_terms(
     design = rows.design(learner.families)
     chosen = [(int(j), found.witness(int(j)).weights) for j in worst if found.value[j] > 0]
     columns = [_feature(design.column(j), weights, p) for j, weights in chosen]
-    A, h = np.concatenate(columns, axis=1), rows.weight[:, None] * _row_curvature(p, geometry)
+    A, h = np.concatenate(columns, axis=1), _row_curvatures(p, rows.weight[:, None], geometry)
     g = product(A.T, rows.weight[:, None] * (rows.y - p))[:, None, :]
     which = sample_rows(len(p), seed, max(GRAM_ROWS, 10 * A.shape[1]))
     if which is not None:
@@ -540,11 +537,6 @@ def split_terms(families: Sequence[Family], weights: tuple[Weight, ...], theta: 
 
 #: Steps -> the slopes of a convex loss there.
 SlopesAt = Callable[[tuple[float, ...]], FloatArray]
-
-
-def newton(rows: Rows, state: State, terms: tuple[Term, ...], geometry: Geometry) -> float:
-    """Return eta* = g / B, or 0 where the terms do not move anything."""
-    return rows.run(Along(state, terms, geometry)).newton
 
 
 def line_search(rows: Rows, state: State, terms: tuple[Term, ...], geometry: Geometry) -> float:

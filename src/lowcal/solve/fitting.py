@@ -341,11 +341,7 @@ class Fit:
         """What was asked for, in words."""
         if self.per_person is not None:
             return f"{self.notion} at per_person={self.per_person:g}"
-        return (
-            f"{self.notion} as far as the rows allow"
-            if self.alpha is None
-            else f"{self.notion} at alpha={self.alpha:g}"
-        )
+        return f"{self.notion} " + ("as far as the rows allow" if self.alpha is None else f"at alpha={self.alpha:g}")
 
     @property
     def _held_out(self) -> tuple[float, float] | None:
@@ -367,9 +363,8 @@ class Fit:
 
     def __str__(self) -> str:
         if self.candidates:
-            return (
-                f"Chosen by cross-validation (*): {self.candidates.chosen.name}.{self.cross_fitted}\n{self.candidates}"
-            )
+            chosen = f"Chosen by cross-validation (*): {self.candidates.chosen.name}.{self.cross_fitted}"
+            return f"{chosen}\n{self.candidates}"
         violation = f"{self.violation:.3g}"
         if self.upper > self.violation:
             violation += f" (certified to be at most {self.upper:.3g})"
@@ -413,9 +408,8 @@ class Run:
                         break
             except KeyboardInterrupt:
                 fit = self._finish(Status.STOPPED)
-                raise FitInterrupted(
-                    f"Interrupted after {len(self.history)} updates; they are kept in .fit.", fit
-                ) from None
+                message = f"Interrupted after {len(self.history)} updates; they are kept in .fit."
+                raise FitInterrupted(message, fit) from None
         return self._finish(status)
 
     def _kept_steps(self) -> Iterator[Step]:

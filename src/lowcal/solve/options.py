@@ -115,7 +115,8 @@ class Options:
         """Refuse options that have no meaning, before any work is done."""
         Tolerance(self.alpha, self.per_person, self.min_share)
         self._check_words()
-        self._check_step()
+        if self.step is not None and (not _is_number(self.step) or not 0 < float(self.step) <= 1):
+            raise InvalidInput(f"step must be None or a number in (0, 1], but {self.step!r} was given.")
         check_share("validation_fraction", self.validation_fraction)
         check_share("guard", self.fold_share)
         for name in ("max_updates", "memory"):
@@ -152,10 +153,6 @@ class Options:
             )
         if self.solver == "first" and self.per_person is not None:
             raise InvalidInput('The solver "first" knows one alpha only; use "block" or "worst" with per_person.')
-
-    def _check_step(self) -> None:
-        if self.step is not None and (not _is_number(self.step) or not 0 < float(self.step) <= 1):
-            raise InvalidInput(f"step must be None or a number in (0, 1], but {self.step!r} was given.")
 
     def _check_private(self) -> None:
         for name, default in NOT_PRIVATE.items():

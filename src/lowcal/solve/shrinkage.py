@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lowcal.kernels.logistic import LEAST_CURVATURE, Regression, fit_coefficients, fit_line, regress
+from lowcal.kernels.logistic import Regression, fit_coefficients, fit_line, regress
 from lowcal.kernels.products import dot, product
 from lowcal.kernels.reference import Codes, DecodeTable, Design, stack
 from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray, from_scores, log_loss, mirror, scores, sigmoid
@@ -28,7 +28,7 @@ from lowcal.notions.base import Notion, Suprema
 from lowcal.notions.weights import Cell, Evaluated, LogOdds, Monomial, Weight, evaluate, monomials
 from lowcal.rows.base import FEW_ROWS, START, Local, Memory, Rows, State
 from lowcal.rows.keys import MANY_ROWS
-from lowcal.rows.passes import Evidence, Gradient, Seen, losses
+from lowcal.rows.passes import Evidence, Gradient, Seen, curvatures, losses
 from lowcal.rows.updates import Term, Update
 from lowcal.solve.blocks import (
     GRAM_ROWS,
@@ -493,11 +493,8 @@ def logit_steps(groups: Regressions, hessian: Callable[[], FloatArray], line: Fl
     f = groups.predict(theta)
     g, h = groups.moments(groups.rows.residuals(f)), groups.moments(curvatures(f, groups.rows.weight), 2)
     for _ in range(LOOSENED):
-        flat, here, curvature = (
-            (len(g), -1, 1),
-            g[..., going],
-            h[..., going],
-        )  # columns of weights have pools of their own
+        # columns of weights have pools of their own
+        flat, here, curvature = (len(g), -1, 1), g[..., going], h[..., going]
         noise = (curvature / worth[going]).reshape(flat)
         found = 1.0 / precisions(here.reshape(flat), curvature.reshape(flat), noise, pools, 1.0).reshape(here.shape)
         more = found.any(axis=(0, 1))  # whether more is left than the prior allows for
@@ -505,25 +502,11 @@ def logit_steps(groups: Regressions, hessian: Callable[[], FloatArray], line: Fl
         if not len(going):
             break
         variance[..., going] += found[..., more]
-        theta[..., going], g[..., going] = _regress_each(
-            groups.take(going), hessian(), variance[..., going], theta[..., going]
-        )
+        some, is_open = groups.take(going), variance[..., going] > 0.0
+        penalty = np.divide(1.0 / some.rows.worth, variance[..., going], out=np.zeros(is_open.shape), where=is_open)
+        theta[..., going], left = regress_each(some, hessian(), penalty, is_open, theta[..., going])
+        g[..., going] = np.where(is_open, penalty * theta[..., going], left)
     return np.asarray(theta)
-
-
-def curvatures(f: FloatArray, weight: FloatArray) -> FloatArray:
-    """Return the weighted curvatures f (1 - f) of the log loss."""
-    return np.asarray(weight * np.maximum(f * (1.0 - f), LEAST_CURVATURE))
-
-
-def _regress_each(
-    groups: Regressions, hessian: FloatArray, variance: FloatArray, theta: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return coefficients and remaining moments for prior variances (m, 2, F); those without variance stay at 0."""
-    is_open = variance > 0.0
-    penalty = np.divide(1.0 / groups.rows.worth, variance, out=np.zeros(variance.shape), where=is_open)
-    theta, left = regress_each(groups, hessian, penalty, is_open, theta)
-    return theta, np.where(is_open, penalty * theta, left)
 
 
 def logit_hessian(families: Sequence[Family], rows: Rows, seed: Sequence[int]) -> FloatArray:

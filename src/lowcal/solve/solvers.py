@@ -25,9 +25,9 @@ from lowcal.notions.moments import residual
 from lowcal.notions.weights import LogOdds, Monomial, Weight
 from lowcal.rows.base import REMEMBERED, START, Recent, Rows, State
 from lowcal.rows.grids import are_placed, smooth_suprema
-from lowcal.rows.passes import CellMoments, Lost, MassSums, Moments, Moved, Probed, Witnessed, losses
+from lowcal.rows.passes import Along, CellMoments, Lost, MassSums, Moments, Moved, Probed, Witnessed, losses
 from lowcal.rows.updates import Term, Update
-from lowcal.solve.blocks import SLACK, block_terms, line_search, newton
+from lowcal.solve.blocks import SLACK, block_terms, line_search
 from lowcal.solve.options import Tolerance
 from lowcal.solve.shrinkage import (
     are_many,
@@ -528,7 +528,7 @@ def _take(problem: Problem, state: State, terms: tuple[Term, ...], found: Suprem
     if problem.step is None or problem.step == 1.0:
         eta = line_search(problem.rows, state, terms, problem.geometry)
     else:
-        eta = problem.step * newton(problem.rows, state, terms, problem.geometry)
+        eta = problem.step * problem.rows.run(Along(state, terms, problem.geometry)).newton
     if eta == 0.0:
         return None
     moved = state.then(Update(tuple(term.scaled(eta) for term in terms), problem.geometry))
