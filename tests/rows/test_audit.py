@@ -26,7 +26,7 @@ from lowcal.notions.weights import Cell, Weight, monomials
 from lowcal.rows import Memory, Scale, Shard, disk
 from lowcal.rows.reading import in_memory
 from lowcal.solve.homes import drop_weightless
-from lowcal.solve.options import Tolerance
+from lowcal.solve.solvers import Tolerance
 from lowcal.subpopulations import Groups, Intersections, Memberships, Subpopulations, Thresholds, Trees
 from lowcal.subpopulations.codes import CodeFamily
 

@@ -12,20 +12,32 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from lowcal.data.errors import FitInterrupted, FitWarning, InvalidInput
-from lowcal.data.inputs import Layout, check_fit, read_rows
+from lowcal.data.errors import FitInterrupted, FitWarning, InvalidInput, suggest
+from lowcal.data.inputs import Layout, check_fit, check_share, check_whole, read_rows
 from lowcal.data.progress import Passes, Progress
 from lowcal.kernels.simplex import SMALLEST, Geometry
 from lowcal.notions import Notion, Suprema, parse_notion
 from lowcal.rows import START, State
 from lowcal.rows.updates import Predictor
-from lowcal.solve.homes import Home, open_home, read_class
-from lowcal.solve.options import MIN_SHARE, PATIENCE, Options, SolverName, Tolerance, read_random_state
-from lowcal.solve.solvers import SOLVERS, Problem, Step, are_within, bound, explore, is_shrunk
+from lowcal.solve.homes import Home, open_home, read_class, read_random_state
+from lowcal.solve.solvers import (
+    MIN_SHARE,
+    PATIENCE,
+    SOLVERS,
+    Problem,
+    SolverName,
+    Step,
+    Tolerance,
+    are_within,
+    bound,
+    explore,
+    is_number,
+    is_shrunk,
+)
 from lowcal.solve.stopping import Checkpoint, HeldOut, Status, Watch, is_harmless, make_guard, noise_floor
 from lowcal.subpopulations import Private
 from lowcal.subpopulations.base import ClassChoice
@@ -121,7 +133,7 @@ def multicalibrate(
     >>> calibrated = fit.predictor(data.p, data.X)
     """
     options = Options(
-        subpopulations=read_class(subpopulations),
+        subpopulations=subpopulations,
         notion=notion,
         alpha=alpha,
         per_person=per_person,
@@ -154,12 +166,12 @@ def fit_rows(
     """Return the fit that the options ask for: read the rows, state the problem, watch, run, and report what holds."""
     rng = read_random_state(random_state)
     if isinstance(options.subpopulations, Private):
+        from lowcal.solve.private import fit_privately  # a fit of its own, which few need
+
         if frequency_weight is not None:
             raise InvalidInput("Private(...) protects every row by itself: give all rows, without frequency_weight.")
         outcomes, table = read_rows(y, p, X, sample_weight, classes)
         check_fit(outcomes)
-        from lowcal.solve.private import fit_privately  # a fit of its own, which few need
-
         return fit_privately(options.subpopulations, outcomes, table, options, rng)
     # without a seed, chance enters the held-out rows alone: equal calls should give equal predictors
     seed = 0 if random_state is None else int(rng.integers(2**31))
@@ -171,7 +183,7 @@ def fit_rows(
         problem, watch = _watch(problem, home, options)
         problem, keep = _remember_steps(problem, watch, home, options)
         run = Run(problem, options.solver, home.layout, watch, options.max_updates, options.callback, floor, keep)
-        fit = run(options.progress and not home.is_far)
+        fit = run(options.progress and home.rows.is_near)
     _warn_of_harm(fit, problem.losses(run.end).sure, problem.rows.scale.n)
     if fit.predictor.updates:
         home.remember(fit.predictor, run.end)
@@ -224,20 +236,104 @@ def _remember_steps(
 
 def _warn_of_harm(fit: Fit, sure: int, n: int) -> None:
     """Warn where a fit made `sure` of n probabilities exactly 0 or 1, or raised the loss on held-out rows."""
-    if sure:
-        warnings.warn(
-            f"{sure:,} of {n:,} calibrated predictions are exactly 0 or 1, which one wrong label makes "
-            'infinitely wrong; use geometry="mirror", a larger alpha or more rows.',
-            FitWarning,
-            stacklevel=3,
-        )
-    if fit._held_out is not None and fit._held_out[1] > fit._held_out[0]:
-        warnings.warn(
-            f"The log loss on held-out rows rose from {fit._held_out[0]:.4g} to {fit._held_out[1]:.4g}: "
-            'leave the model as it is, or use geometry="mirror", a larger alpha or more rows.',
-            FitWarning,
-            stacklevel=3,
-        )
+    before, after = fit._held_out or (0.0, 0.0)
+    certain = (
+        f"{sure:,} of {n:,} calibrated predictions are exactly 0 or 1, which one wrong label makes infinitely wrong; "
+        'use geometry="mirror", a larger alpha or more rows.'
+    )
+    harmful = (
+        f"The log loss on held-out rows rose from {before:.4g} to {after:.4g}: leave the model as it is, or use "
+        'geometry="mirror", a larger alpha or more rows.'
+    )
+    for message, is_true in ((certain, sure > 0), (harmful, after > before)):
+        if is_true:
+            warnings.warn(message, FitWarning, stacklevel=3)
+
+
+# --- what is asked for ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `multicalibrate` and the estimators are asked for; their docstrings explain each option."""
+
+    subpopulations: ClassChoice = None
+    notion: str | Notion = "degree-2"
+    alpha: float | None = None
+    per_person: float | None = None
+    min_share: float = MIN_SHARE
+    solver: SolverName = "block"
+    geometry: Geometry | None = None
+    step: float | None = None
+    guard: bool | float = True
+    validation_fraction: float = 0.0
+    max_updates: int | None = None
+    callback: Callable[[Any], bool | None] | None = None
+    progress: bool = False
+    memory: int | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse options that have no meaning, before any work is done."""
+        object.__setattr__(self, "subpopulations", read_class(self.subpopulations))
+        Tolerance(self.alpha, self.per_person, self.min_share)
+        self._check_words()
+        if self.step is not None and (not is_number(self.step) or not 0 < float(self.step) <= 1):
+            raise InvalidInput(f"step must be None or a number in (0, 1], but {self.step!r} was given.")
+        check_share("validation_fraction", self.validation_fraction)
+        check_share("guard", self.fold_share)
+        for name in ("max_updates", "memory"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), 1)
+        if self.callback is not None and not callable(self.callback):
+            raise InvalidInput(f"callback must be a function of a Record, but {self.callback!r} was given.")
+        if self.resume and self.checkpoint is None:
+            raise InvalidInput("resume=True needs the file to go on from: pass checkpoint=path as well.")
+        parse_notion(self.notion)
+        if isinstance(self.subpopulations, Private):
+            self._check_private()
+
+    @property
+    def target(self) -> float:
+        """The number that violations are held to; 0: as far as the rows allow."""
+        given = self.alpha if self.per_person is None else self.per_person
+        return 0.0 if given is None else float(given)
+
+    @property
+    def fold_share(self) -> float:
+        """The share of the rows that each fold of the guard holds out; 0: there is no guard."""
+        return 0.2 * self.guard if isinstance(self.guard, bool) else self.guard
+
+    def _check_words(self) -> None:
+        for name, given, words in (
+            ("solver", self.solver, tuple(SOLVERS)),
+            ("geometry", self.geometry, get_args(Geometry)),
+        ):
+            if given not in words and (name, given) != ("geometry", None):
+                raise InvalidInput(f"Unknown {name} {given!r}; valid: {', '.join(words)}.{suggest(str(given), words)}")
+        if self.solver == "first" and self.geometry == "mirror":
+            raise InvalidInput(
+                'The solver "first" is the paper\'s Euclidean algorithm; use "worst" or "block" with geometry="mirror".'
+            )
+        if self.solver == "first" and self.per_person is not None:
+            raise InvalidInput('The solver "first" knows one alpha only; use "block" or "worst" with per_person.')
+
+    def _check_private(self) -> None:
+        defaults = {
+            "solver": "block",
+            "geometry": "euclidean",
+            "step": None,
+            "per_person": None,
+            "validation_fraction": 0,
+        }
+        for name, default in defaults.items():
+            given = getattr(self, name)
+            if given != default and not (name == "geometry" and given is None):
+                raise InvalidInput(
+                    f"Private(...) brings its own solver, step and stop rule, so {name} must be left at {default!r}, "
+                    f"but is {given!r}. Pass {name}={default!r}."
+                )
 
 
 # --- the loop, and what it returns ----------------------------------------------------------------------------

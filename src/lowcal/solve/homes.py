@@ -53,7 +53,6 @@ class Home:
     refit: Refit
     #: All rows that were given, where some of them are held out or have no weight.
     given: tuple[Outcomes, Frame] | None
-    is_far: bool = False
 
     def remember(self, predictor: Predictor, end: State) -> None:
         """Leave a sketch of the rows, so that an audit on them can warn."""
@@ -208,7 +207,7 @@ def _far(
             f"The rows {where}, and {chosen!r} is learned from all of them at once. Use Groups, Intersections, "
             "Memberships, Thresholds or Trees, or give a sample of the rows."
         )
-    return replace(_encoded(*settle(chosen, *given), held_share, chance, None), is_far=True)
+    return _encoded(*settle(chosen, *given), held_share, chance, None)
 
 
 def _encoded(
@@ -324,6 +323,16 @@ def read_class(given: object) -> Subpopulations | None:
             f"{given!r} was given."
         )
     return given
+
+
+def read_random_state(random_state: int | np.random.Generator | None) -> np.random.Generator:
+    """Return the generator of a seed."""
+    try:
+        return np.random.default_rng(random_state)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"random_state must be None, a whole number or a Generator, but {random_state!r} was given."
+        ) from error
 
 
 # --- the order of categories ----------------------------------------------------------------------------------

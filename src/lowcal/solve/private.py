@@ -27,9 +27,8 @@ from lowcal.notions.moments import moments
 from lowcal.notions.weights import Cell, Weight, evaluate, monomials, n_intervals
 from lowcal.rows import START, Memory
 from lowcal.rows.updates import Predictor, Update
-from lowcal.solve.fitting import Fit, Record
-from lowcal.solve.options import ALPHA, Options
-from lowcal.solve.solvers import Problem, single_term
+from lowcal.solve.fitting import Fit, Options, Record
+from lowcal.solve.solvers import ALPHA, Problem, single_term
 from lowcal.solve.stopping import Status
 from lowcal.subpopulations.union import Private
 

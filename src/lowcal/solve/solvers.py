@@ -14,10 +14,13 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import copysign, isfinite
-from typing import NamedTuple
+from numbers import Real
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from lowcal.data.errors import InvalidInput
 from lowcal.kernels.simplex import FloatArray, Geometry, leading, width
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.notions.base import Notion, Suprema
@@ -28,7 +31,6 @@ from lowcal.rows.grids import are_placed, smooth_suprema
 from lowcal.rows.passes import Along, CellMoments, Lost, MassSums, Moments, Moved, Probed, Witnessed, losses
 from lowcal.rows.updates import Term, Update
 from lowcal.solve.blocks import SLACK, block_terms, line_search
-from lowcal.solve.options import Tolerance
 from lowcal.solve.shrinkage import (
     are_many,
     depths_of,
@@ -45,6 +47,14 @@ from lowcal.solve.shrinkage import (
 )
 from lowcal.subpopulations.base import Family, WeakLearner
 
+SolverName = Literal["first", "worst", "block"]
+
+#: What `audit` tolerates where neither alpha nor per_person is given.
+ALPHA = 0.01
+#: Limits per person hold in groups that hold at least this share of the population.
+MIN_SHARE = 0.01
+#: Held-out rounds without improvement before stopping: the steps of the three solvers differ in size.
+PATIENCE = {"first": 100, "worst": 20, "block": 3}
 #: The potential may rise by this much through rounding before a step counts as no progress.
 ROUNDING = 1e-14
 #: What a learner finds is tried again unless it gained less than this share of all that it has gained so far: a fit of
@@ -52,6 +62,59 @@ ROUNDING = 1e-14
 LITTLE = 0.02
 #: Steps on what a boosting learner starts with (everyone), before it grows trees on what these leave.
 START_STEPS = 2
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """The largest violation allowed: `alpha` everywhere, or `per_person` times the mass of each group.
+
+    alpha is the paper's: it bounds E[c <w(f), y - f>] over all rows, so a group that holds 1% of them may be off by
+    100 alpha per person. `per_person` bounds the same violation divided by the mass of the group.
+
+    >>> Tolerance(per_person=0.02).of(np.array([1.0, 0.25, 0.001]))
+    array([0.02 , 0.005,   inf])
+    >>> print(Tolerance(0.01), "|", Tolerance(per_person=0.02))
+    alpha=0.01 | per_person=0.02
+    """
+
+    alpha: float | None = None
+    per_person: float | None = None
+    min_share: float = MIN_SHARE
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None and self.per_person is not None:
+            raise InvalidInput("Give alpha or per_person, not both.")
+        for name, typical in (("alpha", "0.001 to 0.1"), ("per_person", "0.01 to 0.1")):
+            value = getattr(self, name)
+            if value is not None and (not is_number(value) or not 0.0 < float(value) < np.inf):
+                raise InvalidInput(
+                    f"{name} must be a positive number, but {value!r} was given. Typical values: {typical}."
+                )
+        if not is_number(self.min_share) or not 0.0 <= float(self.min_share) <= 1.0:
+            raise InvalidInput(f"min_share must be a share in [0, 1], but {self.min_share!r} was given.")
+
+    def of(self, mass: FloatArray) -> FloatArray:
+        """Return the largest violation allowed in each group of this mass; infinite in groups below `min_share`."""
+        if self.per_person is None:
+            return np.full(mass.shape, self.largest)
+        return np.where(self.judges(mass), self.per_person * mass, np.inf)
+
+    def judges(self, mass: FloatArray | float) -> NDArray[np.bool_]:
+        """Return whether groups of this mass are large enough for limits per person."""
+        return np.asarray(mass) >= self.min_share * (1.0 - 1e-9)
+
+    @property
+    def largest(self) -> float:
+        """The number asked for: the largest error per person, or the largest violation."""
+        return self.per_person if self.per_person is not None else ALPHA if self.alpha is None else self.alpha
+
+    def __str__(self) -> str:
+        return f"{'alpha' if self.per_person is None else 'per_person'}={self.largest:g}"
+
+
+def is_number(value: object) -> bool:
+    """Whether an argument is a real number, which True and False are not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def are_within(suprema: FloatArray, limits: FloatArray) -> bool:

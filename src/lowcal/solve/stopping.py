@@ -30,8 +30,7 @@ from lowcal.rows.keys import MANY_ROWS, Dealt, count, folds_of
 from lowcal.rows.updates import Predictor, Update
 from lowcal.solve.blocks import SLACK
 from lowcal.solve.homes import Refit
-from lowcal.solve.options import PATIENCE, SolverName
-from lowcal.solve.solvers import SOLVERS, Problem, Step, explore
+from lowcal.solve.solvers import PATIENCE, SOLVERS, Problem, SolverName, Step, explore
 from lowcal.subpopulations.growing import Forest
 
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from lowcal.data.errors import CheckFailed, FitWarning
 from lowcal.kernels.simplex import FloatArray, brier
 from lowcal.solve.fitting import Fit
-from lowcal.solve.options import SolverName
+from lowcal.solve.solvers import SolverName
 
 #: The solvers with which every notion and class is fitted; "first" may need very many updates.
 SOLVERS: tuple[SolverName, ...] = ("worst", "block")

@@ -21,7 +21,7 @@ from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
 from lowcal.kernels.simplex import FloatArray, IntArray, brier
 from lowcal.solve.fitting import multicalibrate
-from lowcal.solve.options import read_random_state
+from lowcal.solve.homes import read_random_state
 from lowcal.subpopulations import Family, Subpopulations, WeakLearner
 from lowcal.testing.rules import CLOSE, EXACT, SOLVERS, Findings, Rule, attempt, distance, largest_rise, listed
 

@@ -28,7 +28,7 @@ from lowcal.notions import Notion, Witness
 from lowcal.rows.explaining import Explanation, most_changed
 from lowcal.rows.updates import Predictor
 from lowcal.solve.fitting import Fit
-from lowcal.solve.options import Tolerance
+from lowcal.solve.solvers import Tolerance
 
 if TYPE_CHECKING:
     from lowcal.auditing.plotting import ViolationDisplay
