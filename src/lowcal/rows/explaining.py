@@ -50,7 +50,7 @@ class Contribution:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the contribution as plain data."""
-        return {"name": self.name, "value": _plain(self.value), "after": _plain(self.after)}
+        return {"name": self.name, "value": np.array(self.value).tolist(), "after": np.array(self.after).tolist()}
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Explanation:
         """Return the explanation as plain data."""
         classes = {"classes": list(self.classes)} if self.classes else {}
         listed = [one.to_dict() for one in self.contributions]
-        start, end = _plain(self.start), _plain(self.end)
+        start, end = np.array(self.start).tolist(), np.array(self.end).tolist()
         return {"start": start, "end": end, "scale": self.scale, **classes, "contributions": listed}
 
     def __str__(self) -> str:
@@ -97,8 +97,8 @@ class Explanation:
         """How the probability changed; with several classes, those that changed most."""
         if not self.classes:
             return _became(self.start, self.end)
-        pairs = zip(_each(self.start), _each(self.end), strict=True)
-        every = [f"{brief(name)}: {_became(*pair)}" for name, pair in zip(self.classes, pairs, strict=True)]
+        ends = np.transpose([self.start, self.end]).tolist()
+        every = [f"{brief(name)}: {_became(*pair)}" for name, pair in zip(self.classes, ends, strict=True)]
         return "; ".join(every[a] for a in self._shown)
 
     def table(self) -> list[list[str]]:
@@ -115,7 +115,7 @@ class Explanation:
 
     def _row(self, name: str, value: Amount, after: Amount) -> list[str]:
         if self.classes:
-            return [name, *(f"{_each(value)[a]:+.4f}" for a in self._shown)]
+            return [name, *(f"{np.atleast_1d(value)[a]:+.4f}" for a in self._shown)]
         return [name, f"{value:+.4f}", f"{after:.4f}"]
 
     @property
@@ -129,23 +129,15 @@ class Explanation:
         if not self.classes:
             return f"{brief(one.name)} {one.value:+.2f}"
         a = int(np.abs(one.value).argmax())
-        return f"{brief(one.name)} {_each(one.value)[a]:+.2f} ({brief(self.classes[a])})"
-
-
-def _each(amount: Amount) -> tuple[float, ...]:
-    return amount if isinstance(amount, tuple) else (amount,)
+        return f"{brief(one.name)} {np.atleast_1d(one.value)[a]:+.2f} ({brief(self.classes[a])})"
 
 
 def _amount(numbers: FloatArray) -> Amount:
     return float(numbers[0]) if len(numbers) == 1 else tuple(numbers.tolist())
 
 
-def _plain(amount: Amount) -> float | list[float]:
-    return list(amount) if isinstance(amount, tuple) else amount
-
-
 def _total(some: Sequence[Contribution]) -> Amount:
-    return _amount(np.sum([_each(one.value) for one in some], axis=0))
+    return _amount(np.sum([np.atleast_1d(one.value) for one in some], axis=0))
 
 
 def _became(start: Any, end: Any) -> str:

@@ -307,7 +307,8 @@ class Evidence:
     def _values(self, shard: Shard, part: slice) -> list[FloatArray]:
         """Return weighted residuals, curvatures and, where it is asked for, their noise, as they are now."""
         f, w = shard.at(self.now)[part], shard.weight[part, None]
-        z, h = w * (shard.y[part] - f), curvatures(f, w)
+        h = curvatures(f, w)
+        z = w * (shard.y[part] - f)
         return [z, h] if self.is_even else [z, h, shard.unit[part, None] * h]
 
     def _products(self, U: FloatArray, values: FloatArray) -> FloatArray:
