@@ -1,4 +1,7 @@
-"""Shards of encoded rows, the state of a fit, what a home of rows must be able to do, and rows in memory."""
+"""Shards of encoded rows, the state of a fit, what a home of rows must be able to do, and rows in memory.
+
+Encoded rows are code columns, matrices, bits, and tuples of these, which are cut, joined and taken apart into arrays.
+"""
 
 from __future__ import annotations
 

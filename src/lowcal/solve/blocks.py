@@ -1,4 +1,4 @@
-"""The block step's direction: weighted least squares of the residual on all features c(x) u(f) at once (spec 4.4).
+"""The block step: weighted least squares of the residual on all features c(x) u(f), and how far to go (spec 4.4).
 
 On the simplex the Gram matrix is G (x) (I - 11'/d), and the moments of a feature sum to zero over the labels, so
 theta = G^-1 g label by label. In the mirror geometry each label has its own curvature f_a (1 - f_a).
@@ -6,7 +6,7 @@ Few features are solved for at once. Many are solved for block by block (Gauss-S
 whose groups form runs of disjoint ones with a small Gram matrix for each group, or a chunk of overlapping groups with
 a Gram matrix of its own. A subsample of the rows may stand for all of them in G. Chunks estimate
 their correlations from fewer rows still, and step only as far as that helps; time is linear in the features.
-This is the direction only: the line search that follows uses all rows, so no promise depends on the subsample.
+That is the direction only: the line search that follows uses all rows, so no promise depends on the subsample.
 """
 
 from __future__ import annotations
@@ -540,7 +540,12 @@ SlopesAt = Callable[[tuple[float, ...]], FloatArray]
 
 
 def line_search(rows: Rows, state: State, terms: tuple[Term, ...], geometry: Geometry) -> float:
-    """Return a step that loses no more than the Newton step: exact for scalars, the best of a few on the simplex."""
+    """Return a step that loses no more than the Newton step: exact for scalars, the best of a few on the simplex.
+
+    Any step whose loss is at most that of the Newton step eta* = g / B keeps the iteration bound:
+    phi(f) - phi(f_new) >= g^2 / B. In the scalar Euclidean case the best step of all is found exactly; in log space the
+    loss is convex, and the step at which its slope is 0 is found between a few steps, twice.
+    """
     ahead = rows.run(Along(state, terms, geometry))
     if ahead.newton == 0.0:
         return 0.0

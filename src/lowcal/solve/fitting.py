@@ -255,7 +255,7 @@ def _warn_of_harm(fit: Fit, sure: int, n: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `multicalibrate` and the estimators are asked for; their docstrings explain each option."""
+    """What `multicalibrate` and the estimators are asked for, checked once; their docstrings explain each option."""
 
     subpopulations: ClassChoice = None
     notion: str | Notion = "degree-2"

@@ -348,7 +348,12 @@ class Place:
 
 
 def ordered(learner: WeakLearner, rows: Rows, others: Rows | None = None) -> tuple[WeakLearner, Rows, Rows | None]:
-    """Return a class that is learned from rows as it is at the start, on these rows, and other rows encoded alike."""
+    """Return a class that is learned from rows as it is at the start, on these rows, and other rows encoded alike.
+
+    Categories of binned columns come in the order of their mean residuals on these rows, found in one pass. Bins and
+    groups do not depend on outcomes and are learned once. The order of categories does, so it is found again for the
+    rows that a fit, or a fold of it, may look at; the codes of all rows then change places.
+    """
     places = list(_places(learner.encoder, ()))
     sums = rows.run(CategorySums(tuple(places))) if places else []
     after = [order_by_sums(place.levels, own) for place, own in zip(places, sums, strict=True)]
@@ -437,7 +442,11 @@ def sketch_rows(n: int) -> IntArray:
 
 
 def remember(n: int, y: FloatArray, p: FloatArray) -> None:
-    """Keep the sketch of a fit on n rows: outcomes and calibrated predictions at `sketch_rows(n)`."""
+    """Keep the sketch of a fit on n rows: outcomes and calibrated predictions at `sketch_rows(n)`.
+
+    An audit on the rows that a model was fitted on certifies nothing. Every fit of this process leaves a sketch, by
+    which an audit recognises them and warns. Nothing else of the data is kept.
+    """
     _sketches.append((n, y.copy(), p.copy()))
 
 

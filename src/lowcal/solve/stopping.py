@@ -1,4 +1,7 @@
-"""What follows a fit from outside: when to stop, what to undo, what is then true, and where to go on."""
+"""What follows a fit from outside: when to stop, what to undo, what is then true, and where to go on.
+
+All are consumers of a stream of updates: held-out rows, the guard, and checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -234,7 +237,14 @@ class FoldScores:
 
 
 class Guard(Watch):
-    """Judges every step of a fit by the same steps on the folds."""
+    """The guard: an update is kept only if it lowers the loss on rows it was not fitted to, and keeps their order.
+
+    The rows are dealt into folds. Beside the fit on all rows, the same solver runs on the rows of all folds but one,
+    for each fold, and what it does there is applied to the fold. The loss of these predictions is an honest estimate of
+    what the fit does to fresh rows. A step of the block solver that does not lower it is undone, and so is one that
+    leaves the AUC below that of the start; the solvers that take many small steps run on while the loss falls, and keep
+    the best number of them.
+    """
 
     status = Status.GUARDED
 
@@ -377,7 +387,12 @@ def _count_folds(n: int, share: float, judged: int) -> tuple[int, int]:
 
 
 class Checkpoint:
-    """The file of a fit's updates, and what every learner has grown, of the fit and of the folds of its guard."""
+    """The file of a fit's updates as they come, so that a fit that was killed continues where it was.
+
+    The updates are all that a fit knows, beside the trees that its learners, and those of the folds, have grown. A
+    checkpoint is a saved model of the updates made so far, with these trees, what the solver needs to go on, and a
+    fingerprint of the rows and the options: that of another fit is refused.
+    """
 
     def __init__(
         self,
