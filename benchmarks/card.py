@@ -22,7 +22,11 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import reduce
+from itertools import pairwise
+from operator import add
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -38,14 +42,15 @@ from lowcal.kernels.card.formula import Formula, Inputs, OneLevel
 from lowcal.kernels.card.trees import trees_on
 from lowcal.kernels.card.twin import Twin
 from lowcal.kernels.reference import Codes
+from lowcal.kernels.switch import part_of
 from lowcal.notions.weights import Monomial
-from lowcal.rows import START, Memory
+from lowcal.rows import START, Memory, Shard
+from lowcal.rows.base import take_rows
 from lowcal.rows.card.coded import ROW, Moves
 from lowcal.rows.card.reading import open_card, settle_on_card
 from lowcal.rows.card.rows import Card
 from lowcal.rows.keys import key_of
-from lowcal.rows.passes import Gradient, Losses, Moments
-from lowcal.rows.questions import Probed
+from lowcal.rows.passes import Gradient, Losses, Moments, Probed
 from lowcal.solve.homes import open_home
 from lowcal.subpopulations.base import Family
 from lowcal.subpopulations.growing import Growth, Request, grow_forests
@@ -273,6 +278,29 @@ def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
     return perf_counter() - start, found
 
 
+class Shards(Memory):
+    """Rows in memory in several shards, visited by as many threads: what this machine can do without a card."""
+
+    def __init__(self, whole: Shard, threads: int) -> None:
+        super().__init__(whole)
+        edges = pairwise(np.linspace(0, len(whole), threads + 1).astype(np.intp).tolist())
+        self.single, self.threads, self.shards = None, threads, [self._run_of(slice(a, b)) for a, b in edges]
+
+    def _run_of(self, part: slice) -> Shard:
+        p, y, weight = self.whole.at(START)[part], self.whole.y[part], self.whole.weight[part]
+        return Shard(take_rows(self.whole.rows, part), p, y, weight, self.scale, part.start)
+
+    def run(self, one: Any) -> Any:
+        """Take one pass over all rows."""
+
+        def visit(shard: Shard) -> Any:
+            with part_of(len(shard), self.scale.n):
+                return one(shard)
+
+        with ThreadPoolExecutor(self.threads) as pool:
+            return one.read(reduce(add, pool.map(visit, self.shards)), self.shards[0], self.scale)
+
+
 def grow(rows: Any, learner: Any) -> Any:
     """Return a boosted forest on rows at the start."""
     start = Start(Probed(START, ((Monomial(), 0),)), "mirror", 1)
@@ -307,7 +335,7 @@ def trees(xp: Any, n: int) -> None:
     print(f"card, encoding {encoding:.3f} s, growing {growing:.3f} s, predict {predicting:.3f} s", flush=True)
     here = open_home(y, wide, X, None, None, trees_of, 0, None, Passes(False))
     assert isinstance(here.rows, Memory)
-    in_shards = here.rows.split(cores, cores)
+    in_shards = Shards(here.rows.whole, cores)
     by_threads, _ = seconds(lambda: grow(in_shards, here.learner))
     print(f"memory, growing in {cores} shards by {cores} threads: {by_threads:.2f} s", flush=True)
     slow, off = seconds(lambda: lowcal.multicalibrate(y, wide, X, **how))

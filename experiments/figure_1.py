@@ -17,8 +17,7 @@ from experiments.figures import COLOURS, MARKERS, new_figure
 from experiments.parts import Parts
 from experiments.results import Claim, Result, markdown_table, show, summarise, summarise_trees, verdict_lines
 from lowcal.kernels.simplex import FloatArray
-from lowcal.solve.fitting import multicalibrate
-from lowcal.solve.runs import Fit
+from lowcal.solve.fitting import Fit, multicalibrate
 from lowcal.subpopulations import Linear
 
 NAME = "figure-1"

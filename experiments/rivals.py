@@ -22,8 +22,7 @@ import numpy as np
 from experiments import peers
 from lowcal.data.frames import Table
 from lowcal.kernels.simplex import FloatArray, IntArray, log_sum_exp
-from lowcal.solve.fitting import multicalibrate
-from lowcal.solve.runs import Fit
+from lowcal.solve.fitting import Fit, multicalibrate
 from lowcal.subpopulations import Groups, Subpopulations
 
 #: The tolerance of ours: held-out rows stop earlier.

@@ -5,7 +5,12 @@ A population is finitely many kinds of people, with f*, f and groups; samples co
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -17,9 +22,12 @@ from lowcal import Groups, Intersections, Memberships, Subpopulations, Threshold
 from lowcal.auditing.panel import Panel
 from lowcal.kernels.reference import Design, Matrix
 from lowcal.kernels.simplex import IntArray
+from lowcal.kernels.switch import part_of
 from lowcal.notions.weights import Monomial
-from lowcal.rows import Memory
+from lowcal.rows import START, Memory, Shard, State
+from lowcal.rows.base import Pass, take_rows
 from lowcal.rows.updates import Term
+from lowcal.subpopulations.base import Encoded
 from lowcal.subpopulations.memberships import Members
 
 #: Every solver with every geometry it takes.
@@ -156,3 +164,46 @@ def along(p: np.ndarray, y: np.ndarray, delta: np.ndarray, weight: np.ndarray) -
 def multicalibrate(*given: Any, **options: Any) -> Any:
     """Return a fit for study: without the guard, to alpha = 0.01 unless another target is given."""
     return lowcal.multicalibrate(*given, **{"guard": False, "alpha": 0.01, **options})
+
+
+class Shards(Memory):
+    """Rows in memory in several shards, whose sums a pass adds as it adds those of blocks on disk or of workers."""
+
+    def __init__(self, whole: Shard, shards: Sequence[Shard], threads: int = 1) -> None:
+        super().__init__(whole)
+        self.single, self.shards, self.threads = None, shards, threads
+
+    @classmethod
+    def cut(cls, rows: Memory, edges: int | Sequence[int], threads: int = 1) -> Shards:
+        """Return rows in as many shards, or cut at these edges."""
+        whole = rows.whole
+        if isinstance(edges, int):
+            edges = np.linspace(0, len(whole), edges + 1).astype(np.intp).tolist()
+        return cls(whole, [run_of(whole, slice(a, b)) for a, b in pairwise(edges) if b > a], threads)
+
+    def run(self, one: Pass[Any]) -> Any:
+        """Take one pass over all shards, by threads if there are several."""
+
+        def visit(shard: Shard) -> Any:
+            with part_of(len(shard), self.scale.n):
+                return one(shard)
+
+        with ThreadPoolExecutor(self.threads) as pool:
+            total = reduce(add, pool.map(visit, self.shards) if self.threads > 1 else map(visit, self.shards))
+        return one.read(total, self.shards[0], self.scale)
+
+    def recoded(self, change: Callable[[Encoded], Encoded]) -> Shards:
+        """Return the same rows, encoded otherwise."""
+        return Shards(super().recoded(change).whole, [Memory(one).recoded(change).whole for one in self.shards])
+
+    def redrawn(self, state: State, seed: Sequence[int]) -> Shards:
+        """Return the same rows with outcomes drawn shard by shard."""
+        drawn = [Memory(one).redrawn(state, seed).whole for one in self.shards]
+        return Shards(self.whole.with_outcomes(np.concatenate([one.y for one in drawn])), drawn, self.threads)
+
+
+def run_of(whole: Shard, part: slice) -> Shard:
+    """Return a run of rows as a shard of its own."""
+    copies = None if whole.copies is None else whole.copies[part]
+    given = whole.at(START)[part], whole.y[part], whole.weight[part], whole.scale, whole.first + part.start, copies
+    return Shard(take_rows(whole.rows, part), *given)

@@ -1,4 +1,4 @@
-"""Public names have several addresses: `lowcal.Fit`, and `lowcal.solve.runs.Fit`, where pages of source link."""
+"""Public names have several addresses: `lowcal.Fit`, and `lowcal.solve.fitting.Fit`, where pages of source link."""
 
 from __future__ import annotations
 

@@ -54,10 +54,9 @@ _NAMES = {
     "persistence.export": "to_onnx",
     "rows.explaining": "Explanation",
     "rows.updates": "Predictor Update",
-    "solve.fitting": "multicalibrate",
+    "solve.fitting": "Fit Record multicalibrate",
     "solve.private": "PrivateFit",
     "solve.recalibration": "recalibrate",
-    "solve.runs": "Fit Record",
     "solve.stopping": "Status",
     "subpopulations": "Groups Intersections Linear Memberships Private Regressor Subpopulations Thresholds Trees",
 }
@@ -91,10 +90,9 @@ if TYPE_CHECKING:  # the same table for type checkers
     from lowcal.persistence.export import to_onnx
     from lowcal.rows.explaining import Explanation
     from lowcal.rows.updates import Predictor, Update
-    from lowcal.solve.fitting import multicalibrate
+    from lowcal.solve.fitting import Fit, Record, multicalibrate
     from lowcal.solve.private import PrivateFit
     from lowcal.solve.recalibration import recalibrate
-    from lowcal.solve.runs import Fit, Record
     from lowcal.solve.stopping import Status
     from lowcal.subpopulations import Groups, Intersections, Linear, Memberships, Private, Regressor
     from lowcal.subpopulations import Subpopulations, Thresholds, Trees

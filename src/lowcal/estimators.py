@@ -38,12 +38,10 @@ from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_share, check_weight, check_whole, is_share
 from lowcal.kernels.simplex import FloatArray
-from lowcal.solve.fitting import fit_rows
-from lowcal.solve.homes import read_class
-from lowcal.solve.options import ALPHA, Options
-from lowcal.solve.provenance import remember, sketch_rows
+from lowcal.solve.fitting import Fit, Options, fit_rows
+from lowcal.solve.homes import read_class, remember, sketch_rows
 from lowcal.solve.recalibration import recalibrate_from
-from lowcal.solve.runs import Fit
+from lowcal.solve.solvers import ALPHA
 from lowcal.subpopulations import Groups, Private, Subpopulations, Trees
 from lowcal.subpopulations.levels import resolve
 

@@ -33,9 +33,9 @@ from lowcal.notions import Notion
 from lowcal.notions.moments import moments
 from lowcal.notions.weights import evaluate
 from lowcal.rows.updates import Predictor, Update
+from lowcal.solve.fitting import Fit, Record
 from lowcal.solve.homes import choose_subpopulations
 from lowcal.solve.private import PrivacyGuarantee, PrivateFit, most_rounds
-from lowcal.solve.runs import Fit, Record
 from lowcal.solve.solvers import single_term
 from lowcal.solve.stopping import Status
 from lowcal.subpopulations import Private, WeakLearner

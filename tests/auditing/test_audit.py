@@ -25,7 +25,7 @@ from lowcal.errors import AuditWarning, InvalidInput, brief_names
 from lowcal.kernels.line import aggregate, solve_line
 from lowcal.notions import LowDegree, parse_notion
 from lowcal.solve.homes import open_home
-from lowcal.solve.options import Tolerance
+from lowcal.solve.solvers import Tolerance
 from lowcal.subpopulations.base import LeftOut
 from worlds import panel_of
 

@@ -56,7 +56,7 @@ from lowcal.rows import START
 from lowcal.rows.grids import LinePoints, PlacedResiduals
 from lowcal.rows.keys import shares_of, uniforms
 from lowcal.rows.reading import in_memory
-from worlds import changed, panel_of, perfect, thirty_groups
+from worlds import Shards, changed, panel_of, perfect, thirty_groups
 
 ONE = (Monomial(),)
 FINITE = [Multiaccuracy(), LowDegree(1), LowDegree(2), LowDegree(3), Full(0.25)]
@@ -208,7 +208,7 @@ def test_draws_that_visit_picked_rows_alone_are_those_of_all_rows(monkeypatch, s
     asked = Redraws(tuple(learner.families), monomials(1, degree - 1), shares, 7, range(30))
     found = rows.run(asked)
     assert Redraws._are_picks(asked, rows.whole.design(asked.families), rows.whole)
-    np.testing.assert_array_equal(rows.split(3, threads=2).run(asked), found)
+    np.testing.assert_array_equal(Shards.cut(rows, 3, threads=2).run(asked), found)
     monkeypatch.setattr(Redraws, "_are_picks", lambda *_: False)
     np.testing.assert_array_equal(rows.run(asked), found)
 

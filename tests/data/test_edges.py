@@ -151,7 +151,7 @@ def test_unknown_public_names_are_refused():
 
 def test_a_learner_cut_short_is_asked_again_before_the_notion_is_said_to_hold(monkeypatch):
     """All that is known may be satisfied while the learner would still find a violation: that is not "reached"."""
-    from lowcal.solve import runs
+    from lowcal.solve import fitting
 
     data = lowcal.datasets.make_miscalibrated(2000, random_state=0)
     options = {"subpopulations": lowcal.Trees(), "notion": "multiaccuracy", "alpha": 0.012, "guard": False}
@@ -162,7 +162,7 @@ def test_a_learner_cut_short_is_asked_again_before_the_notion_is_said_to_hold(mo
         for n in range(1, whole.n_updates)
     ]
     assert {fit.status.value for fit in cut} == {"limit"}
-    monkeypatch.setattr(runs, "explore", lambda *_: False)
+    monkeypatch.setattr(fitting, "explore", lambda *_: False)
     hasty = [
         multicalibrate(data.y, data.p, data.X, solver="worst", max_updates=n, **options)
         for n in range(1, whole.n_updates)

@@ -17,10 +17,10 @@ from lowcal.kernels import switch
 from lowcal.kernels.clipped import BINS, Clipping, Line, binned_step, bins_of, sorted_step
 from lowcal.kernels.exact import Grid
 from lowcal.rows import START
-from lowcal.rows.passes import Slopes
-from lowcal.solve.steps import line_search, newton
+from lowcal.rows.passes import Along, Slopes
+from lowcal.solve.blocks import line_search
 from lowcal.subpopulations.base import encode_batch
-from worlds import along
+from worlds import Shards, along
 
 
 def test_kernels_are_chosen_by_the_whole_of_which_a_batch_is_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_slopes_are_those_of_the_log_loss(seed: int, n: int, size: float) -> Non
     score = np.log(f / (1 - f))
     expected = [one.weight @ (one.delta * (1 / (1 + np.exp(-score - eta * one.delta)) - one.y)) for eta in steps]
     most = float(np.abs(one.delta).max()) or 1.0
-    for cut in (rows, rows.split(3)):
+    for cut in (rows, Shards.cut(rows, 3)):
         found = cut.run(Slopes(START, START, terms, steps, most))
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * size)
 
@@ -189,7 +189,7 @@ def test_searches_never_lose_more_than_the_newton_step(seed: int, n: int, size: 
     one = line(seed, n, size)
     rows, terms = direction(one)
     for geometry, loss, half in (("euclidean", squared, 1.0), ("mirror", logarithmic, 0.5)):
-        eta, start = (search(rows, START, terms, geometry) for search in (line_search, newton))
+        eta, start = line_search(rows, START, terms, geometry), rows.run(Along(START, terms, geometry)).newton
         slope = half * start * float(one.weight @ (one.delta * (one.y - one.f)))
         before = loss(one, 0.0)
         assert loss(one, eta) <= min(loss(one, start), before - slope) + 1e-9 * (1 + before)

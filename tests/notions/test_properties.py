@@ -20,14 +20,14 @@ import lowcal
 from lowcal.kernels import simplex
 from lowcal.kernels.clipped import Line, sorted_step
 from lowcal.kernels.reference import Codes, Cumulative, DecodeTable, Design, Matrix, Stacked
-from lowcal.kernels.simplex import TIE, FloatArray
+from lowcal.kernels.simplex import TIE, FloatArray, Geometry
 from lowcal.notions.low_degree import _linear_witness, best_linear
 from lowcal.notions.moments import displacement, moments
 from lowcal.notions.weights import CellIds, Monomial, Points, evaluate, monomials
 from lowcal.rows import START, Memory, State
 from lowcal.rows.passes import Along
 from lowcal.rows.updates import Term
-from lowcal.solve.steps import line_search, newton
+from lowcal.solve.blocks import line_search
 from worlds import along
 
 seeds = st.integers(0, 2**32 - 1)
@@ -432,6 +432,11 @@ def test_exact_line_search_beats_a_grid(case: tuple[np.ndarray, ...]) -> None:
     assert eta >= 0
     best = clipped_loss(eta, *case)
     assert all(best <= clipped_loss(t, *case) + 1e-12 for t in np.linspace(0, 20, 2001))
+
+
+def newton(rows: Memory, state: State, terms: tuple[Term, ...], geometry: Geometry) -> float:
+    """Return the Newton step g / B, which no search may do worse than."""
+    return rows.run(Along(state, terms, geometry)).newton
 
 
 @given(directions())

@@ -110,7 +110,7 @@ def test_programs_of_many_updates_are_programs_again() -> None:
     loaded = again(fit.predictor)
     assert len(loaded) >= 2 * MANY
     assert any(isinstance(segment, Compiled) for segment in loaded._segments)
-    assert loaded._codes is not None
+    assert loaded._by_program is not None
     check(fit.predictor, loaded, *data)
 
 

@@ -26,9 +26,10 @@ from lowcal.notions.weights import Cell, Weight, monomials
 from lowcal.rows import Memory, Scale, Shard, disk
 from lowcal.rows.reading import in_memory
 from lowcal.solve.homes import drop_weightless
-from lowcal.solve.options import Tolerance
+from lowcal.solve.solvers import Tolerance
 from lowcal.subpopulations import Groups, Intersections, Memberships, Subpopulations, Thresholds, Trees
 from lowcal.subpopulations.codes import CodeFamily
+from worlds import Shards
 
 pytest.importorskip("pyarrow")
 
@@ -96,7 +97,7 @@ def in_shards(
     y, p = roles(rows)
     outcomes, frame = drop_weightless(*read_rows(y, p, rows, weight, None))
     memory, learner = in_memory(chosen, outcomes, frame, 0)
-    panel = Panel(memory.split(n_shards), tuple(learner.families), outcomes.layout.classes is not None)
+    panel = Panel(Shards.cut(memory, n_shards), tuple(learner.families), outcomes.layout.classes is not None)
     home = SimpleNamespace(layout=outcomes.layout, learner=learner, is_fitted=False)
     _, *streams = np.random.default_rng(3).spawn(4)
     tolerance = Tolerance(0.01, None, 0.01)
@@ -272,7 +273,7 @@ def test_a_group_of_light_rows_is_summed_as_exactly_as_a_heavy_one(weights: tupl
     y, weight = (rng.random((n, 1)) < p).astype(float), np.where(light, 1e-3, 1.0) / n
     codes = (light.astype(np.uint8),)
     family = CodeFamily(("heavy", "light"), (0,), (DecodeTable(sparse.csr_array(np.eye(2))),))
-    rows = Memory([Shard(codes, p, y, weight, Scale(10**9, float(weight.max())))])
+    rows = Memory(Shard(codes, p, y, weight, Scale(10**9, float(weight.max()))))
     noise, square = rows.run(ConstraintSums((family,), weights, 0.0, rows.is_even, ("noise", "square")))
     U = np.column_stack([u(p) for u in weights])[:, :, None]
     h, C, w = (p * (1 - p))[:, :, None], np.eye(2)[light], weight[:, None, None]

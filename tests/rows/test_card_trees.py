@@ -15,7 +15,7 @@ from lowcal.kernels.card.twin import Twin
 from lowcal.rows.card.forests import BinColumns, by_columns, codes_on
 from lowcal.rows.card.reading import open_card, settle_on_card
 from lowcal.rows.card.rows import Card
-from lowcal.rows.ordering import Reordered
+from lowcal.solve.homes import Reordered
 from lowcal.subpopulations.bins import Binned
 from lowcal.subpopulations.growing import Forest, Growth, LevelSums, Request, grow_forests
 from lowcal.subpopulations.levels import Levels
@@ -287,7 +287,7 @@ def test_the_sums_of_a_level_are_those_of_memory(card: World, geometry: Any, is_
     """In double precision terms are rounded to the same units."""
     from lowcal.notions.weights import Monomial
     from lowcal.rows.base import START
-    from lowcal.rows.questions import Probed
+    from lowcal.rows.passes import Probed
     from lowcal.subpopulations.trees import Start
 
     y, p, X = made(3001)

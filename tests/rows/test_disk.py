@@ -20,10 +20,11 @@ from lowcal.data.batches import open_batches
 from lowcal.data.progress import Passes
 from lowcal.errors import CannotWrite, FitInterrupted, LowcalError
 from lowcal.kernels.exact import BLOCK
-from lowcal.rows import START, disk, questions, reading
+from lowcal.rows import START, disk, reading
 from lowcal.rows.base import REMEMBERED
 from lowcal.rows.disk import Disk, Spill
-from lowcal.solve import provenance
+from lowcal.rows.passes import Probed, Witnessed
+from lowcal.solve import homes
 
 N = len(DATA["y"])
 
@@ -79,9 +80,9 @@ def test_a_fit_says_of_all_rows_what_is_true_of_them() -> None:
 
 def test_an_audit_on_the_fitted_rows_warns() -> None:
     found = fit(cut(DATA, 777), alpha=0.003)
-    calibrated, some = found.predictor("p", DATA), provenance.sketch_rows(len(DATA["p"]))
+    calibrated, some = found.predictor("p", DATA), homes.sketch_rows(len(DATA["p"]))
     y = DATA["y"][some, None].astype(float)
-    assert provenance.was_fitted_on(len(calibrated), y, calibrated[some, None])
+    assert homes.was_fitted_on(len(calibrated), y, calibrated[some, None])
 
 
 def test_the_predictor_can_be_saved_and_serves_single_rows(tmp_path: Path) -> None:
@@ -186,7 +187,7 @@ def test_trees_that_were_cut_short_go_on_to_the_same_bits(trees: Any, tmp_path: 
 def test_trees_look_at_a_block_at_a_time(trees: Any, solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So large are the residuals that they are shown, and the few rows on which residuals are compared."""
     sizes: list[int] = []
-    for kind in (questions.Probed, questions.Witnessed):
+    for kind in (Probed, Witnessed):
         monkeypatch.setattr(kind, "__call__", lambda self, some, was=kind.__call__: note(sizes, was(self, some)))
     monkeypatch.setattr("lowcal.rows.disk.BLOCK", 400)
     monkeypatch.setattr("lowcal.subpopulations.trees.COMPARED", 300)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,13 @@ from lowcal import Groups, Memberships, Trees
 from lowcal.data.frames import Table
 from lowcal.data.inputs import Layout
 from lowcal.notions import parse_notion
-from lowcal.rows import START, Memory, memory
-from lowcal.solve.runs import Run
+from lowcal.rows import START, Memory
+from lowcal.solve.fitting import Run
 from lowcal.solve.solvers import Problem
 from lowcal.solve.stopping import Watch
 from lowcal.subpopulations import Subpopulations
 from worlds import CLASSES as LISTED
-from worlds import people
+from worlds import Shards, people
 
 #: Ways to cut the rows: how many shards, and how many threads visit them.
 CUTS = ((7, 1), (24, 2))
@@ -59,7 +58,7 @@ def prints(
     whole = Memory.of(learner.rows, p, y, weight)
     return [
         print_of(Problem(rows, parse_notion(notion), learner.fresh(), 0.002, geometry), updates)
-        for rows in (whole, *(whole.split(*how) for how in CUTS))
+        for rows in (whole, *(Shards.cut(whole, *how) for how in CUTS))
     ]
 
 
@@ -86,8 +85,9 @@ def test_uneven_shards_of_many_classes_give_the_same_bits(notion: str, kind: str
     whole, rng, found = Memory.of(learner.rows, p, y, weight), np.random.default_rng(0), set()
     for n_shards in (1, 7, 64):
         edges = [0, *np.sort(rng.choice(np.arange(1, 900), n_shards - 1, replace=False)), 900]
-        rows = Memory([memory.take_shard(whole.whole, np.arange(a, b)) for a, b in pairwise(edges)])
-        found.add(print_of(Problem(rows, parse_notion(notion), learner.fresh(), 0.002, "mirror"), 1))
+        found.add(
+            print_of(Problem(Shards.cut(whole, edges), parse_notion(notion), learner.fresh(), 0.002, "mirror"), 1)
+        )
     assert len(found) == 1
     assert next(iter(found))[0] > 0
 
@@ -132,13 +132,10 @@ def test_other_rows_have_another_print() -> None:
     assert one != other
 
 
-def test_shards_are_all_rows_in_order() -> None:
+def test_samples_are_rows_by_their_numbers() -> None:
     X, p, y, weight = people(500, 4)
     learner = Memberships().prepare(Table.of({name: X[name] for name in "stu"}), weight)
-    rows = Memory.of(learner.rows, p, y, weight).split(7)
-    assert [shard.first for shard in rows.shards] == np.cumsum([0, *map(len, rows.shards)])[:-1].tolist()
-    np.testing.assert_array_equal(rows.whole.y, y)
-    np.testing.assert_array_equal(rows.whole.weight, weight)
+    rows = Memory.of(learner.rows, p, y, weight)
     some = np.array([3, 71, 499])
     picked = rows.sample(some)
     np.testing.assert_array_equal(picked.y, y[some])
@@ -153,7 +150,7 @@ def test_redrawn_outcomes_belong_to_rows_and_follow_the_predictions(d: int) -> N
     _, p, y, weight = people(20_000, d)
     rows = Memory.of((), p, y, weight)
     drawn = rows.redrawn(START, (0, 1)).sample(None).y
-    np.testing.assert_array_equal(Memory.of((), p, y, weight).split(7).redrawn(START, (0, 1)).whole.y, drawn)
+    np.testing.assert_array_equal(Shards.cut(rows, 7).redrawn(START, (0, 1)).whole.y, drawn)
     assert not np.array_equal(rows.redrawn(START, (0, 2)).whole.y, drawn)
     assert np.abs((drawn - p).mean(axis=0)).max() < 4 * 0.5 / np.sqrt(20_000)
     np.testing.assert_array_equal(drawn.sum(axis=1) if d > 1 else np.isin(drawn, (0, 1)).all(axis=1), 1)

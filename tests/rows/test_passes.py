@@ -28,6 +28,7 @@ from lowcal.rows.passes import (
 )
 from lowcal.rows.updates import Term, Update
 from lowcal.subpopulations.base import WeakLearner
+from worlds import Shards
 
 N = 500
 
@@ -46,7 +47,7 @@ def world(d: int, kind: str = "groups", is_even: bool = False) -> tuple[WeakLear
 
 
 def in_pieces(rows: Memory) -> list[Memory]:
-    return [rows, rows.split(5), rows.split(40, threads=2)]
+    return [rows, Shards.cut(rows, 5), Shards.cut(rows, 40, threads=2)]
 
 
 def after(learner: WeakLearner, d: int, geometry: Any = "mirror") -> State:

@@ -10,20 +10,20 @@ from lowcal.data.frames import Table
 from lowcal.notions import parse_notion
 from lowcal.notions.weights import Monomial
 from lowcal.rows import START, Memory
-from lowcal.rows.ordering import ordered
-from lowcal.rows.questions import Probed, Witnessed
+from lowcal.rows.passes import Probed, Witnessed
+from lowcal.solve.homes import ordered
 from lowcal.solve.shrinkage import probes_and_labels
 from lowcal.solve.solvers import Problem
 from lowcal.subpopulations.asking import Asked
 from lowcal.subpopulations.base import n_labels
 from lowcal.subpopulations.trees import is_seen
-from worlds import people
+from worlds import Shards, people
 
 
 def problem_of(d: int, notion: str = "degree-3", n: int = 6000) -> Problem:
     X, p, y, weight = people(n, d)
     learner = Groups("a").prepare(Table.of({"a": X["a"]}), weight)
-    return Problem(Memory.of(learner.rows, p, y, weight).split(5), parse_notion(notion), learner, 0.01)
+    return Problem(Shards.cut(Memory.of(learner.rows, p, y, weight), 5), parse_notion(notion), learner, 0.01)
 
 
 @pytest.mark.parametrize("d", [1, 3, 4])
@@ -73,10 +73,10 @@ def test_combinations_are_looked_for_on_all_rows(where: str) -> None:
     if where == "in one row":
         p[77] = 0.9
     learner = Trees(n_trees=2).prepare(Table.of({"v": X["v"]}), weight)
-    rows = Memory.of(learner.rows, p, y, weight).split(3)
+    rows = Shards.cut(Memory.of(learner.rows, p, y, weight), 3)
     seen = Asked(rows, Probed(START, ((Monomial(), 0), (Monomial((0,)), 0))))
     assert is_seen(Asked(rows, Probed(START, ((Monomial((0, 0)), 0),))), seen) is (where == "everywhere")
-    assert not is_seen(Asked(rows.split(2), Probed(START, ((Monomial(), 0),))), seen)  # of other rows
+    assert not is_seen(Asked(Shards.cut(rows, 2), Probed(START, ((Monomial(), 0),))), seen)  # of other rows
 
 
 @pytest.mark.parametrize("cuts", [1, 4])
@@ -87,7 +87,7 @@ def test_categories_are_put_in_the_order_of_their_residuals_on_some_rows(cuts: i
     rows = Memory.of(chosen.prepare(table, weight).rows, p, y, weight)
     some = np.arange(3000) < 2000
     fitted, held = (rows.part(lambda first, n, part=part: part[first : first + n]) for part in (some, ~some))
-    learner, found, others = ordered(chosen.prepare(table, weight), fitted.split(cuts), held)
+    learner, found, others = ordered(chosen.prepare(table, weight), Shards.cut(fitted, cuts), held)
     own, encoder = weight[some] / weight[some].sum(), learner.encoder
     residual = (y - p)[some]
     levels = Trees().prepare(table.take(np.flatnonzero(some)), own, lambda: residual).encoder.levels

@@ -15,6 +15,7 @@ from lowcal.notions import Smooth
 from lowcal.rows import START, Memory
 from lowcal.rows.grids import smooth_suprema
 from lowcal.subpopulations.memberships import Members
+from worlds import Shards
 
 CLASSES = [Groups(["a", "b"]), Intersections(["a", "b"]), Thresholds(["c"])]
 
@@ -154,7 +155,7 @@ def test_memberships_with_signs_have_a_bracket_too(seed: int, monkeypatch: pytes
 def test_shards_in_memory_give_the_same_bracket(cuts: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     past_memory(monkeypatch, 50)
     rows, family = members(2)
-    whole, shards = (smooth_suprema(one, START, [family]) for one in (rows, rows.split(*cuts)))
+    whole, shards = (smooth_suprema(one, START, [family]) for one in (rows, Shards.cut(rows, *cuts)))
     assert whole.upper.tolist() == shards.upper.tolist()
     assert whole.value.tolist() == shards.value.tolist()
 

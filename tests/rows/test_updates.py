@@ -20,7 +20,7 @@ from lowcal.kernels import reference, switch
 from lowcal.kernels.simplex import move, move_row
 from lowcal.notions import parse_notion
 from lowcal.notions.weights import Knots
-from lowcal.rows import START, Memory, row_updates, updates
+from lowcal.rows import START, Memory, updates
 from lowcal.rows.passes import Moments
 from lowcal.rows.updates import MANY, Compiled, Term, Update, table_size
 from worlds import multicalibrate
@@ -157,7 +157,7 @@ def test_one_row_needs_no_table(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 def test_one_row_of_large_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = served("trees", "mirror", "degree-2", 3)
     expected = predictor.one([0.2, 0.5, 0.3], ROWS[0])
-    monkeypatch.setattr(row_updates, "MOST_NUMBERS", 1)
+    monkeypatch.setattr(updates, "MOST_NUMBERS", 1)
     by_table = replace(predictor)
     assert by_table._by_row is None
     np.testing.assert_allclose(by_table.one([0.2, 0.5, 0.3], ROWS[0]), expected, rtol=0, atol=1e-12)

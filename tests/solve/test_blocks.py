@@ -400,5 +400,7 @@ def test_a_new_subsample_is_drawn_in_every_round(data, monkeypatch):
 
 def test_rows_bend_the_log_loss_by_their_variance_and_never_too_little():
     p = np.array([[0.5], [0.01], [1e-6], [0.0], [1.0]])
-    np.testing.assert_allclose(blocks._row_curvature(p, "mirror")[:, 0], [0.25, 0.0099, 1e-3, 1e-3, 1e-3])
-    np.testing.assert_array_equal(blocks._row_curvature(p, "euclidean"), np.ones((5, 1)))
+    np.testing.assert_allclose(
+        blocks._row_curvatures(p, np.ones((5, 1)), "mirror")[:, 0], [0.25, 0.0099, 1e-3, 1e-3, 1e-3]
+    )
+    np.testing.assert_array_equal(blocks._row_curvatures(p, np.ones((5, 1)), "euclidean"), np.ones((5, 1)))

@@ -10,7 +10,7 @@ from lowcal.datasets import make_miscalibrated
 from lowcal.solve import crossfits
 from lowcal.solve.candidates import GROUPS, LINE, Shared, Side, groups, simple_names
 from lowcal.solve.crossfits import Together, fit_simple
-from lowcal.solve.guard import deal
+from lowcal.solve.stopping import deal
 
 
 def sides(y, p, X, weight=None, takes_line=False):

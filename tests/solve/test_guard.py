@@ -14,8 +14,8 @@ from lowcal.datasets import make_miscalibrated
 from lowcal.notions import LowDegree
 from lowcal.rows import Memory
 from lowcal.rows.base import FEW_ROWS
-from lowcal.solve.guard import Guard, caution, deal, is_harmless, mean_change
 from lowcal.solve.solvers import Problem
+from lowcal.solve.stopping import Guard, caution, deal, is_harmless, mean_change
 from worlds import good_model, sigmoid
 
 

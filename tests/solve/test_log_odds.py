@@ -145,7 +145,7 @@ def test_a_row_at_a_time_and_plain_data():
     X, y, p, _ = bent(3000, seed=1)
     p[:4] = [0.0, 1.0, 1e-12, 1 - 1e-12]
     predictor = lowcal.multicalibrate(y, p, X, alpha=0.001).predictor
-    assert predictor._single is not None
+    assert predictor._by_program is not None
     whole = predictor(p, X)
     for i in range(40):
         row = {name: X[name][i] for name in X}

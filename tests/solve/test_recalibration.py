@@ -16,9 +16,9 @@ from lowcal import InvalidInput, recalibrate
 from lowcal.data.inputs import read_rows
 from lowcal.datasets import make_miscalibrated
 from lowcal.solve.candidates import MOST_TREES, Shared, Side, fit
-from lowcal.solve.guard import deal
+from lowcal.solve.fitting import Candidates
 from lowcal.solve.recalibration import CHOSEN_ON, JUDGED, PATIENCE, Judge, Look, _choose, _sampled, ordered
-from lowcal.solve.runs import Candidates
+from lowcal.solve.stopping import deal
 from worlds import sigmoid
 
 

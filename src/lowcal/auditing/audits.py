@@ -57,9 +57,8 @@ from lowcal.rows.base import Local, Mask, Scale, Shard
 from lowcal.rows.keys import Dealt
 from lowcal.rows.passes import MassSums
 from lowcal.rows.powers import Plan, Powers
-from lowcal.solve.homes import Home, Refit, open_home
-from lowcal.solve.options import ALPHA, MIN_SHARE, Tolerance, read_random_state
-from lowcal.solve.solvers import Problem, explore
+from lowcal.solve.homes import Home, Refit, open_home, read_random_state
+from lowcal.solve.solvers import ALPHA, MIN_SHARE, Problem, Tolerance, explore
 from lowcal.subpopulations.base import ClassChoice, Family
 
 if TYPE_CHECKING:
@@ -279,7 +278,7 @@ def audit(
     windows = None if by is None else read_windows(y, p, X, sample_weight, by, memory)
     given = (y, p, X if windows is None else windows.rest, sample_weight, classes, subpopulations)
     home = open_home(*given, SEED, memory, Passes(False), is_fit=False, frequency_weight=frequency_weight)
-    if home.is_far:
+    if not home.rows.is_near:
         from lowcal.auditing import on_card  # noqa: F401  (registers the passes below for a graphics card)
     names: Any = p
     origin = Origin(

@@ -33,9 +33,8 @@ from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray, leading
 from lowcal.notions.base import Finite, Notion, Suprema, Witness
 from lowcal.notions.full import Full
 from lowcal.notions.weights import Cell, CellIds, Monomial, Weight, evaluate
-from lowcal.rows.base import START, Local, Scale, Shard
+from lowcal.rows.base import START, Local, Scale, Shard, take_rows
 from lowcal.rows.keys import shares_of
-from lowcal.rows.packing import take_rows
 from lowcal.rows.powers import Plan, Powers
 from lowcal.subpopulations.base import Family
 

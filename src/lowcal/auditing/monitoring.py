@@ -38,8 +38,8 @@ from lowcal.guarantees.groups import ratio
 from lowcal.kernels.products import dot
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions.weights import Monomial
+from lowcal.rows.base import Memory
 from lowcal.rows.engines import open_engine
-from lowcal.rows.memory import Memory
 from lowcal.solve.homes import Home, far_roles
 from lowcal.subpopulations.levels import show_dates
 

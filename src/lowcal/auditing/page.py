@@ -26,7 +26,7 @@ from lowcal.guarantees import GroupPage, describe
 from lowcal.guarantees.groups import read_label
 from lowcal.kernels.simplex import FloatArray
 from lowcal.rows.explaining import Explanation
-from lowcal.solve.runs import Candidate
+from lowcal.solve.fitting import Candidate
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -26,7 +26,7 @@ from lowcal.guarantees.groups import GroupRows, read_label
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions import Notion
 from lowcal.rows import Memory
-from lowcal.solve.runs import Fit
+from lowcal.solve.fitting import Fit
 from lowcal.subpopulations import EVERYONE
 from lowcal.subpopulations.base import Everyone
 

@@ -41,8 +41,8 @@ from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions import Notion, Witness
 from lowcal.rows.explaining import Explanation, most_changed
 from lowcal.rows.updates import Predictor
-from lowcal.solve.options import Tolerance
-from lowcal.solve.runs import Fit
+from lowcal.solve.fitting import Fit
+from lowcal.solve.solvers import Tolerance
 from lowcal.subpopulations.base import EVERYONE
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from lowcal.data.errors import MissingExtra
 from lowcal.data.frames import Table
 from lowcal.datasets import Dataset, load_adult
 from lowcal.kernels.simplex import FloatArray, brier, log_loss
-from lowcal.solve.fitting import multicalibrate
-from lowcal.solve.runs import Fit
+from lowcal.solve.fitting import Fit, multicalibrate
 from lowcal.subpopulations import Intersections, Subpopulations
 from lowcal.subpopulations.features import learn_features
 

@@ -45,9 +45,8 @@ from lowcal.kernels.simplex import FloatArray
 from lowcal.persistence import read, save, to_bytes
 from lowcal.rows.explaining import MOST_CHANGED, Explanation, explain_rows, most_changed
 from lowcal.rows.updates import Predictor
-from lowcal.solve.fitting import multicalibrate
+from lowcal.solve.fitting import Fit, Record, multicalibrate
 from lowcal.solve.recalibration import recalibrate
-from lowcal.solve.runs import Fit, Record
 
 #: The column of explanations.
 WHY = "why"

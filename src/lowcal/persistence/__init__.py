@@ -27,8 +27,8 @@ from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.rows.documents import read_predictor, write_predictor
 from lowcal.rows.updates import Predictor
 from lowcal.sampling import FreshFit, PopulationStatement
+from lowcal.solve.fitting import Candidate, Candidates, Fit, Record
 from lowcal.solve.private import PrivacyGuarantee, PrivateFit
-from lowcal.solve.runs import Candidate, Candidates, Fit, Record
 from lowcal.solve.stopping import Status
 from lowcal.subpopulations import CLASSES, Regressor
 from lowcal.subpopulations.features import LARGEST

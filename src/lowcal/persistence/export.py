@@ -31,7 +31,7 @@ from lowcal.data.onnx_graph import (
 from lowcal.kernels.simplex import Geometry
 from lowcal.notions.weights import Weight, cells_of_one_grid, graph_cells, graph_scores, graph_weight, graph_weights
 from lowcal.rows.updates import Predictor, Term, Update
-from lowcal.solve.runs import Fit
+from lowcal.solve.fitting import Fit
 from lowcal.subpopulations.base import Encoder, Family, in_graph
 from lowcal.subpopulations.features import FeatureEncoder
 from lowcal.subpopulations.levels import ByLevels

@@ -14,7 +14,7 @@ from lowcal.data import __version__
 from lowcal.data.errors import InvalidInput
 from lowcal.persistence import save
 from lowcal.rows.updates import Predictor
-from lowcal.solve.runs import Fit
+from lowcal.solve.fitting import Fit
 
 #: The code of the logged model.
 SERVED = '''

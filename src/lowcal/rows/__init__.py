@@ -6,7 +6,6 @@ any order and are then read: the same bits for one shard or many, in memory, fro
 `State`.
 """
 
-from lowcal.rows.base import START, Rows, Scale, Shard, State
-from lowcal.rows.memory import Memory
+from lowcal.rows.base import START, Memory, Rows, Scale, Shard, State
 
 __all__ = ["START", "Memory", "Rows", "Scale", "Shard", "State"]

@@ -1,9 +1,12 @@
-"""Shards of encoded rows, the state of a fit, and what a home of rows must be able to do."""
+"""Shards of encoded rows, the state of a fit, what a home of rows must be able to do, and rows in memory.
+
+Encoded rows are code columns, matrices, bits, and tuples of these, which are cut, joined and taken apart into arrays.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
@@ -12,15 +15,85 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from lowcal.kernels.exact import Fine, normalised
 from lowcal.kernels.exact import Scale as Scale
 from lowcal.kernels.reference import Design, Stacked, sample_rows, stack
 from lowcal.kernels.simplex import FloatArray, IntArray, scores
 from lowcal.kernels.switch import part_of
-from lowcal.rows.keys import MANY_ROWS
-from lowcal.rows.packing import flatten
+from lowcal.rows.keys import MANY_ROWS, copies_inside, draw_labels, draw_shares, uniforms
 from lowcal.rows.updates import Term, Update, displacements
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded, Family
+
+# --- encoded rows as plain arrays -----------------------------------------------------------------------------
+
+#: Arrays, as they come out of `flatten` -> the rows.
+Rebuild = Callable[[Iterator[NDArray[Any]]], Encoded]
+
+
+def take_rows(rows: Encoded, some: IntArray | slice) -> Encoded:
+    """Return some of the rows.
+
+    >>> take_rows((np.array([1, 2, 3]), np.array([4, 5, 6])), np.array([0, 2]))
+    (array([1, 3]), array([4, 6]))
+    """
+    return tuple(take_rows(part, some) for part in rows) if isinstance(rows, tuple) else rows[some]
+
+
+def join_rows(parts: Sequence[Encoded]) -> Encoded:
+    """Return the rows of all parts, one after the other.
+
+    >>> join_rows([(np.array([1]),), (np.array([2]),)])
+    (array([1, 2]),)
+    """
+    first: Any = parts[0]
+    if isinstance(first, tuple):
+        return tuple(join_rows(list(each)) for each in zip(*parts, strict=True))
+    if len({type(part) for part in parts}) > 1:  # bits in one batch, shares in the next
+        parts = [part if isinstance(part, np.ndarray) else part.dense() for part in parts]
+        return np.concatenate(parts)
+    if isinstance(first, np.ndarray):
+        return np.concatenate(parts)
+    if sparse.issparse(first):
+        return sparse.csr_array(sparse.vstack(parts))
+    return type(first).join(parts)
+
+
+def kinds(rows: Encoded) -> Any:
+    """Return the kinds of what rows are made of: 0/1 memberships may be packed as bits in one part of the rows alone.
+
+    >>> kinds((np.zeros(2), (np.zeros(2),)))
+    ('ndarray', ('ndarray',))
+    """
+    return tuple(kinds(part) for part in rows) if isinstance(rows, tuple) else type(rows).__name__
+
+
+def unpack_bits(rows: Encoded) -> Encoded:
+    """Return rows with numbers in place of bits."""
+    if isinstance(rows, tuple):
+        return tuple(unpack_bits(part) for part in rows)
+    return rows.dense() if hasattr(rows, "dense") else rows
+
+
+def flatten(rows: Encoded) -> tuple[list[NDArray[Any]], Rebuild]:
+    """Return the arrays that rows are made of, a row for each of theirs, and how they are put together again.
+
+    >>> arrays, rebuild = flatten((np.array([1, 2]), (np.array([3, 4]),)))
+    >>> len(arrays), rebuild(iter(arrays))
+    (2, (array([1, 2]), (array([3, 4]),)))
+    """
+    if isinstance(rows, tuple):
+        parts = [flatten(part) for part in rows]
+        each = [rebuild for _, rebuild in parts]
+        return [a for arrays, _ in parts for a in arrays], lambda arrays: tuple(one(arrays) for one in each)
+    if isinstance(rows, np.ndarray):
+        return [rows], next
+    arrays, rebuild = rows.flat()
+    return list(arrays), rebuild
+
+
+# --- states, shards and passes --------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 Result = TypeVar("Result", covariant=True)
@@ -162,10 +235,6 @@ class Shard:
             self._displaced = kept = state, terms, list(displacements(terms, self.at(state), self.rows))
         return kept[2]
 
-    def take(self, some: IntArray) -> Picked:
-        """Return some of the rows."""
-        return Picked(self, some)
-
     def with_outcomes(self, y: FloatArray) -> Shard:
         """Return the same rows with other outcomes; predictions and designs are shared."""
         other = Shard(self.rows, self._p[START], y, self.weight, self.scale, self.first, self.copies)
@@ -293,7 +362,7 @@ class Rows(ABC):
         whole = self.sample(None)
         assert isinstance(whole, Shard)
         p = whole.at(START)
-        return whole.take(order_of(p[:, 0], lambda: [*p.T[1:], *whole.y.T, whole.weight, *_contents(whole.rows)]))
+        return Picked(whole, order_of(p[:, 0], lambda: [*p.T[1:], *whole.y.T, whole.weight, *_contents(whole.rows)]))
 
     @abstractmethod
     def part(self, mask: Mask) -> Rows:
@@ -306,3 +375,101 @@ class Rows(ABC):
     @abstractmethod
     def redrawn(self, state: State, seed: Sequence[int]) -> Rows:
         """Return the same rows with outcomes drawn from the predictions of a state, by a seed and a row's number."""
+
+
+# --- rows in memory -------------------------------------------------------------------------------------------
+
+
+class Memory(Rows):
+    """Rows in memory, as one shard."""
+
+    def __init__(self, whole: Shard) -> None:
+        self.whole, self.single = whole, whole
+        self.scale, self.d = whole.scale, int(whole.y.shape[1])
+
+    @classmethod
+    def of(
+        cls, rows: Encoded, p: FloatArray, y: FloatArray, weight: FloatArray, copies: IntArray | None = None
+    ) -> Memory:
+        """Return checked rows; weights sum to one, and are those of all copies of a row."""
+        copy = None if copies is None else float(unit_of(weight, copies).max(initial=0.0))
+        scale = Scale(len(p), float(weight.max(initial=0.0)), copy)
+        return Memory(Shard(rows, p, y, weight, scale, copies=copies))
+
+    @cached_property
+    def worth(self) -> float:  # type: ignore[override]
+        """The effective number of rows."""
+        squares, weight = Fine.of(self.scale.most * self.scale.single, self.scale.n), self.whole.weight
+        if not self.is_copied and self.least == self.scale.most:  # the same bits without a look at every row
+            return 1.0 / squares.number(self.scale.n * squares.wholes(np.array([self.least**2])))
+        return 1.0 / squares.number(squares.wholes(weight * self.whole.unit))
+
+    @cached_property
+    def is_even(self) -> bool:  # type: ignore[override]
+        """Whether all rows weigh the same."""
+        return not self.is_copied and self.scale.most - self.least <= 1e-12 * self.scale.most
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether rows stand for several."""
+        return self.scale.copy is not None
+
+    @cached_property
+    def count(self) -> int:
+        """The number of rows, copies included."""
+        return len(self.whole) if self.whole.copies is None else int(self.whole.copies.sum())
+
+    @cached_property
+    def least(self) -> float:
+        """The smallest weight."""
+        return float(self.whole.weight.min(initial=self.scale.most))
+
+    def run(self, one: Pass[Result]) -> Result:
+        """Take one pass over all rows."""
+        return one.read(one(self.whole), self.whole, self.scale)
+
+    def part(self, mask: Mask) -> Memory:
+        """Return some of the rows, renumbered."""
+        whole = self.whole
+        if whole.copies is None:
+            return self.taken(np.flatnonzero(mask(0, self.scale.n)))
+        # copies are dealt one by one, as if each were a row: those of a cell are on both sides
+        inside = copies_inside(mask, whole.copies)
+        some = np.flatnonzero(inside)
+        return self._taken(some, whole.unit[some] * inside[some], inside[some])
+
+    def taken(self, some: IntArray) -> Memory:
+        """Return the rows of these numbers, with all their copies, renumbered."""
+        copies = self.whole.copies
+        return self._taken(some, self.whole.weight[some], None if copies is None else copies[some])
+
+    def _taken(self, some: IntArray, weight: FloatArray, copies: IntArray | None) -> Memory:
+        whole = self.whole
+        rows = take_rows(whole.rows, some)
+        return Memory.of(rows, whole.at(START)[some], whole.y[some], normalised(weight), copies)
+
+    def recoded(self, change: Callable[[Encoded], Encoded]) -> Memory:
+        """Return the same rows, encoded otherwise."""
+        s = self.whole
+        return Memory(Shard(change(s.rows), s.at(START), s.y, s.weight, s.scale, s.first, s.copies))
+
+    def redrawn(self, state: State, seed: Sequence[int]) -> Memory:
+        """Return the same rows with outcomes drawn from the predictions of a state."""
+        whole, p = self.whole, self.whole.at(state)
+        if whole.copies is not None:
+            return Memory(whole.with_outcomes(draw_shares(p, whole.copies, (*seed, whole.first))))
+        return Memory(whole.with_outcomes(draw_labels(p, uniforms(seed, whole.first, len(whole)))))
+
+    def sample(self, rows: IntArray | None) -> Local:
+        """Return rows by their numbers, with weights that sum to one; None: all of them."""
+        return self.whole if rows is None else Picked(self.whole, rows)
+
+    def few(self, seed: int | Sequence[int], size: int) -> Local:
+        """Return that many rows, drawn by a seed, or all if there are fewer; copies are drawn one by one."""
+        if not self.is_copied or self.scale.n <= size:
+            return super().few(seed, size)
+        numbers = sample_rows(self.count, seed, size)
+        assert numbers is not None
+        assert self.whole.copies is not None
+        some, copies = np.unique(np.searchsorted(np.cumsum(self.whole.copies), numbers, "right"), return_counts=True)
+        return Picked(self.whole, some, copies)

@@ -20,11 +20,22 @@ from lowcal.data.progress import Passes
 from lowcal.kernels.exact import Fine, Scale
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.kernels.switch import part_of
-from lowcal.rows.base import REMEMBERED, START, Mask, Pass, Result, Shard, State
+from lowcal.rows.base import (
+    REMEMBERED,
+    START,
+    Mask,
+    Pass,
+    Result,
+    Shard,
+    State,
+    join_rows,
+    kinds,
+    take_rows,
+    unpack_bits,
+)
 from lowcal.rows.disk import Far, RawRows, join_raw_rows, outcomes_of
 from lowcal.rows.engines.base import Engine, Job, Part
 from lowcal.rows.keys import draw_labels, uniforms
-from lowcal.rows.packing import join_rows, kinds, take_rows, unpack_bits
 from lowcal.rows.reading import (
     Labels,
     Roles,

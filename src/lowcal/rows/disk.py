@@ -32,15 +32,20 @@ from lowcal.rows.base import (
     Local,
     Mask,
     Pass,
+    Rebuild,
     Recent,
     Result,
     Rows,
     Shard,
     State,
+    flatten,
+    join_rows,
+    kinds,
     outdated,
+    take_rows,
+    unpack_bits,
 )
 from lowcal.rows.keys import draw_labels, uniforms
-from lowcal.rows.packing import Rebuild, flatten, join_rows, kinds, take_rows, unpack_bits
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded
 from lowcal.subpopulations.bins import Binned

@@ -32,10 +32,8 @@ Amount: TypeAlias = float | tuple[float, ...]
 
 #: What every row with this probability gets, and what keeping probabilities within their limits takes off.
 SCORE, LIMITS = "score", "kept between 0 and 1"
-#: Contributions sum to the change at least this closely: a smaller difference, or contribution, is rounding.
-ROUNDING, NOTHING = 5e-13, 1e-15
-#: A table lists this many contributions and classes; the headline has at most this many decimals.
-MOST_SHOWN, MOST_CLASSES, MOST_DECIMALS = 12, 4, 6
+#: A table lists this many contributions and classes.
+MOST_SHOWN, MOST_CLASSES = 12, 4
 #: Of the rows that changed most, this many are explained.
 MOST_CHANGED = 5
 #: This many rows are explained at a time.
@@ -52,7 +50,7 @@ class Contribution:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the contribution as plain data."""
-        return {"name": self.name, "value": _plain(self.value), "after": _plain(self.after)}
+        return {"name": self.name, "value": np.array(self.value).tolist(), "after": np.array(self.after).tolist()}
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class Explanation:
         """Return the explanation as plain data."""
         classes = {"classes": list(self.classes)} if self.classes else {}
         listed = [one.to_dict() for one in self.contributions]
-        start, end = _plain(self.start), _plain(self.end)
+        start, end = np.array(self.start).tolist(), np.array(self.end).tolist()
         return {"start": start, "end": end, "scale": self.scale, **classes, "contributions": listed}
 
     def __str__(self) -> str:
@@ -99,8 +97,8 @@ class Explanation:
         """How the probability changed; with several classes, those that changed most."""
         if not self.classes:
             return _became(self.start, self.end)
-        pairs = zip(_each(self.start), _each(self.end), strict=True)
-        every = [f"{brief(name)}: {_became(*pair)}" for name, pair in zip(self.classes, pairs, strict=True)]
+        ends = np.transpose([self.start, self.end]).tolist()
+        every = [f"{brief(name)}: {_became(*pair)}" for name, pair in zip(self.classes, ends, strict=True)]
         return "; ".join(every[a] for a in self._shown)
 
     def table(self) -> list[list[str]]:
@@ -117,7 +115,7 @@ class Explanation:
 
     def _row(self, name: str, value: Amount, after: Amount) -> list[str]:
         if self.classes:
-            return [name, *(f"{_each(value)[a]:+.4f}" for a in self._shown)]
+            return [name, *(f"{np.atleast_1d(value)[a]:+.4f}" for a in self._shown)]
         return [name, f"{value:+.4f}", f"{after:.4f}"]
 
     @property
@@ -131,23 +129,15 @@ class Explanation:
         if not self.classes:
             return f"{brief(one.name)} {one.value:+.2f}"
         a = int(np.abs(one.value).argmax())
-        return f"{brief(one.name)} {_each(one.value)[a]:+.2f} ({brief(self.classes[a])})"
-
-
-def _each(amount: Amount) -> tuple[float, ...]:
-    return amount if isinstance(amount, tuple) else (amount,)
+        return f"{brief(one.name)} {np.atleast_1d(one.value)[a]:+.2f} ({brief(self.classes[a])})"
 
 
 def _amount(numbers: FloatArray) -> Amount:
     return float(numbers[0]) if len(numbers) == 1 else tuple(numbers.tolist())
 
 
-def _plain(amount: Amount) -> float | list[float]:
-    return list(amount) if isinstance(amount, tuple) else amount
-
-
 def _total(some: Sequence[Contribution]) -> Amount:
-    return _amount(np.sum([_each(one.value) for one in some], axis=0))
+    return _amount(np.sum([np.atleast_1d(one.value) for one in some], axis=0))
 
 
 def _became(start: Any, end: Any) -> str:
@@ -158,12 +148,12 @@ def _became(start: Any, end: Any) -> str:
     """
     if start == end:
         return f"{start:.2f} stayed {end:.2f}"
-    each = ([f"{p:.{k}f}" for p in (start, end)] for k in range(2, MOST_DECIMALS + 1))
+    each = [[f"{p:.{k}f}" for p in (start, end)] for k in range(2, 7)]
     clear = (one for one in each if one[0] != one[1] and all(0.0 < float(text) < 1.0 for text in one))
-    return " became ".join(next(clear, [f"{p:.{MOST_DECIMALS}f}" for p in (start, end)]))
+    return " became ".join(next(clear, each[-1]))
 
 
-# --- from updates to contributions -----------------------------------------------------------------------------
+# --- from updates to contributions ----------------------------------------------------------------------------
 
 
 def explain_rows(predictor: Predictor, p: FloatArray, table: Frame) -> Iterator[Explanation]:
@@ -255,7 +245,8 @@ class _Account:
         keys, inverse = np.unique(row * len(names) + place, return_inverse=True)
         sums = np.zeros((len(keys), d))
         np.add.at(sums, inverse, amounts)
-        least = np.where(keys % max(1, len(names)) == self.places.get(LIMITS, -1), ROUNDING, NOTHING)
+        # contributions sum to the change at least this closely: a smaller difference, or contribution, is rounding
+        least = np.where(keys % max(1, len(names)) == self.places.get(LIMITS, -1), 5e-13, 1e-15)
         kept = np.abs(sums).max(axis=1, initial=0.0) > least
         keys, sums = keys[kept], sums[kept]
         ends = np.searchsorted(keys, len(names) * np.arange(1, n))

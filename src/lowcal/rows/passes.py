@@ -1,7 +1,8 @@
 """The passes that the solver asks for: each a small value, its sums exact, whatever the order of the rows.
 
-Moments and losses of a state, the evidence and the gradient of a step in log odds, the slopes along a direction. All
-of them are sums over rows of functions of a row; a pass defines the function and how large its terms can be.
+Moments and losses of a state, what a learner is asked about, the evidence and the gradient of a step in log odds, the
+slopes along a direction. All of them are sums over rows of functions of a row; a pass defines the function and how
+large its terms can be.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from lowcal.kernels.simplex import (
     move,
     scores,
 )
-from lowcal.notions.moments import MomentSums
-from lowcal.notions.weights import Cell, CellIds, LogOdds, LogRest, Weight, evaluate, occupied_cells
+from lowcal.notions.base import Witness
+from lowcal.notions.moments import MomentSums, residual
+from lowcal.notions.weights import Cell, CellIds, LogOdds, LogRest, Monomial, Weight, evaluate, occupied_cells
 from lowcal.rows.base import START, Local, Rows, Scale, Shard, State, order_of
 from lowcal.rows.updates import Term
+from lowcal.subpopulations.asking import Residuals
 from lowcal.subpopulations.base import Family
 
 #: Log odds and logarithms of probabilities, kept away from 0 and 1, are smaller than this.
@@ -114,27 +117,35 @@ class Moments:
 
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of all tables."""
-        p, design = shard.at(self.state), shard.design(self.families)
-        sums = MomentSums(design, self.weights, p.shape[1], shard.scale.grid(bound_of(self.weights)))
-        for part in pieces(len(p), (len(self.weights) + p.shape[1]) * (CHUNK // CACHE)):
-            rho = shard.y[part] - p[part]
-            rho *= shard.weight[part, None]
-            sums.add(part, p[part], rho)
-        return sums.wholes()
+        p, design, rho = shard.at(self.state), shard.design(self.families), residuals_of(shard, self.state)
+        return moment_sums(design, self.weights, None, p, rho, shard.scale)
 
     def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
         """Return the moments."""
         return decode_moments(some.design(self.families), self.weights, some.y.shape[1], total, scale)
 
 
-#: A slice of the rows -> their weighted residuals, shape (rows, d).
-Residuals = Callable[[slice], FloatArray]
+def residuals_of(shard: Shard, state: State) -> Callable[[slice], FloatArray]:
+    """Return the weighted residuals after a state as a function of a slice of the rows."""
+    p = shard.at(state)
+
+    def residuals_in(part: slice) -> FloatArray:
+        rho = shard.y[part] - p[part]
+        rho *= shard.weight[part, None]
+        return rho
+
+    return residuals_in
 
 
 def moment_sums(
-    design: Design, weights: Sequence[Weight], cells: CellIds | None, p: FloatArray, rho: Residuals, scale: Scale
+    design: Design,
+    weights: Sequence[Weight],
+    cells: CellIds | None,
+    p: FloatArray,
+    rho: Callable[[slice], FloatArray],
+    scale: Scale,
 ) -> Tables:
-    """Return the sums of the moments of any residuals; `cells` are the weights evaluated, where they are cells."""
+    """Return the sums of the moments of any residuals rho, by a slice of the rows; `cells`: weights that are cells."""
     n, d = p.shape
     if cells is not None:
         return Tables([cell_sums(design, cells, scale.grid(), rho, p.shape)])
@@ -182,8 +193,7 @@ class CellMoments:
         p, grid = shard.at(self.state), shard.scale.grid()
         index, which = occupied_cells(p, self.width)
         design, ids = shard.design(self.families), CellIds(which, len(index))
-        total = cell_sums(design, ids, grid, lambda part: shard.weight[part, None] * (shard.y[part] - p[part]), p.shape)
-        return CellSums(index, total)
+        return CellSums(index, cell_sums(design, ids, grid, residuals_of(shard, self.state), p.shape))
 
     def read(self, total: CellSums, some: Local, scale: Scale) -> tuple[tuple[Cell, ...], FloatArray]:
         """Return the cells and their moments."""
@@ -231,6 +241,11 @@ class MassSums:
 
 
 # --- steps in log odds ----------------------------------------------------------------------------------------
+
+
+def curvatures(f: FloatArray, weight: FloatArray) -> FloatArray:
+    """Return the weighted curvatures f (1 - f) of the log loss."""
+    return np.asarray(weight * np.maximum(f * (1.0 - f), LEAST_CURVATURE))
 
 
 class Seen(NamedTuple):
@@ -292,7 +307,7 @@ class Evidence:
     def _values(self, shard: Shard, part: slice) -> list[FloatArray]:
         """Return weighted residuals, curvatures and, where it is asked for, their noise, as they are now."""
         f, w = shard.at(self.now)[part], shard.weight[part, None]
-        h = w * np.maximum(f * (1.0 - f), LEAST_CURVATURE)
+        h = curvatures(f, w)
         z = w * (shard.y[part] - f)
         return [z, h] if self.is_even else [z, h, shard.unit[part, None] * h]
 
@@ -404,7 +419,7 @@ class Along:
             w, here = shard.weight[part], p[part]
             g = np.einsum("ia,ia->i", delta, shard.y[part] - here)
             total[0] += slopes.wholes(w * g)
-            total[1] += curvatures.wholes(w * _curvatures(delta, self.geometry))
+            total[1] += curvatures.wholes(w * _widths(delta, self.geometry))
             most = max(most, float(np.abs(delta).max(initial=0.0)))
         return Farthest(total, most)
 
@@ -418,7 +433,8 @@ class Along:
         return Ahead(slope, curvature, total.most)
 
 
-def _curvatures(delta: FloatArray, geometry: Geometry) -> FloatArray:
+def _widths(delta: FloatArray, geometry: Geometry) -> FloatArray:
+    """Return what each row adds to the curvature B."""
     if geometry == "euclidean":
         return np.asarray(np.square(centred(delta)).sum(axis=1))
     spread = np.abs(delta[:, 0]) if delta.shape[1] == 1 else np.ptp(delta, axis=1)
@@ -548,3 +564,65 @@ class Hidden:
         line = Line(*(np.concatenate(column) for column in zip(*(one for _, one, _ in parts), strict=True)))
         order = order_of(line.f, lambda: line[1:])
         return line.take(order), np.concatenate([where for _, _, where in parts])[order]
+
+
+# --- what a learner is asked ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Probed:
+    """z = u(f) (y_a - f_a) for pairs of a weight u, which is at most 1, and a label a."""
+
+    state: State
+    pairs: tuple[tuple[Weight, int], ...]
+    bound: float = 1.0
+
+    @property
+    def q(self) -> int:
+        """How many residuals a row has."""
+        return len(self.pairs)
+
+    @property
+    def n_labels(self) -> int:
+        """How many labels the first pairs run through with the weight 1; at least one residual stands for a label."""
+        plain = [(Monomial(), a) for a in range(self.q)]
+        return next((a for a, pair in enumerate(self.pairs) if pair != plain[a]), self.q) or 1
+
+    def __call__(self, shard: Local) -> FloatArray:
+        """Return the residuals of these rows."""
+        p = shard.at(self.state)
+        return np.column_stack([residual(u, a, p, shard.y) for u, a in self.pairs])
+
+    def follows(self, other: Residuals) -> bool:
+        """Whether a single pair was asked about at the same state."""
+        same = isinstance(other, Probed) and other.state is self.state
+        return same and self.q == 1 and self.pairs[0] in other.pairs  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, eq=False)
+class Witnessed:
+    """z = <w(f), y - f> for a signed weight w."""
+
+    state: State
+    witness: Witness
+    q: int = 1
+    n_labels: int = 1
+
+    @property
+    def bound(self) -> float:
+        """A weight is at most the sum of its coefficients, and residuals y - f sum to at most 2."""
+        size, weights = np.abs(self.witness.coefficients), self.witness.weights
+        is_apart = all(isinstance(u, Cell) for u in weights)  # cells do not overlap
+        return 2.0 * float((size.max(axis=0) if is_apart else size.sum(axis=0)).max())
+
+    def __call__(self, shard: Local) -> FloatArray:
+        """Return the residuals of these rows."""
+        p = shard.at(self.state)
+        return np.asarray((self.witness(p) * (shard.y - p)).sum(axis=1)[:, None])
+
+    def follows(self, other: Residuals) -> bool:
+        """Whether all parts of the weight were asked about at the same state."""
+        if not isinstance(other, Probed) or other.state is not self.state:
+            return False
+        parts = zip(*np.nonzero(self.witness.coefficients), strict=True)
+        return all((self.witness.weights[s], int(a)) in other.pairs for s, a in parts)

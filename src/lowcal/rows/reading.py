@@ -31,10 +31,9 @@ from lowcal.data.inputs import (
 )
 from lowcal.data.progress import Passes
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.rows.base import Rows
+from lowcal.rows.base import Memory, Rows
 from lowcal.rows.disk import Disk, RawRows, Spill
 from lowcal.rows.keys import MANY_ROWS, uniforms
-from lowcal.rows.memory import Memory
 from lowcal.rows.passes import MassSums
 from lowcal.subpopulations import EVERYONE, Subpopulations, WeakLearner
 from lowcal.subpopulations.base import (
@@ -52,14 +51,8 @@ from lowcal.subpopulations.groups import GroupEncoder
 from lowcal.subpopulations.single_row import columns_of
 from lowcal.subpopulations.union import Part, Union, UnionEncoder
 
-#: Rows from which levels and cut points are learned; fewer, down to the last, if there are many columns.
-SAMPLE_ROWS, SAMPLE_NUMBERS, LEAST_SAMPLE = MANY_ROWS, 32 * MANY_ROWS, MANY_ROWS // 8
-#: Parts of the rows keep this many times their share of the sample: together they hold all of it.
-SPARE = 1.25
-#: The rows that a group needs in a sample to be counted in all rows.
-SEEN_ROWS = 3
-#: Labels that are not classes and are remembered, to be named in an error.
-MOST_LABELS = 100
+#: Rows from which levels and cut points are learned; fewer, down to the last, if there are more than 32 columns.
+SAMPLE_ROWS, LEAST_SAMPLE = MANY_ROWS, MANY_ROWS // 8
 
 
 @dataclass(frozen=True)
@@ -215,7 +208,8 @@ class Labels:
         elif rows is not None:
             values = values[rows]
         new = [value for value in _distinct(values) if value not in known]
-        known.update(dict.fromkeys(new[: self.n_classes + MOST_LABELS - len(known)]))
+        # of labels that are not classes, a hundred are kept, to be named in an error
+        known.update(dict.fromkeys(new[: self.n_classes + 100 - len(known)]))
 
     def __add__(self, other: Labels) -> Labels:
         both = Labels(self.n_classes)
@@ -293,7 +287,7 @@ def _code_distinct(values: NDArray[Any], index: IntArray, known: list[Any]) -> I
 
 def sample_size(n_columns: int) -> int:
     """Return how many rows a class of n columns is learned from."""
-    return min(SAMPLE_ROWS, max(LEAST_SAMPLE, SAMPLE_NUMBERS // max(1, n_columns)))
+    return min(SAMPLE_ROWS, max(LEAST_SAMPLE, 32 * MANY_ROWS // max(1, n_columns)))
 
 
 def sample_keys(seed: int, first: int, n: int) -> FloatArray:
@@ -341,7 +335,8 @@ class Sampling:
         """Return the sample of n rows under construction, from number `first` on: what others have is joined later."""
         one = cls(seed)
         one.n, share = first, sample_size(n_columns) / n
-        one.limit = min(one.limit, SPARE * share) if share < 1.0 else one.limit
+        if share < 1.0:
+            one.limit = 1.25 * share  # more than its part, so that all parts together hold the sample
         return one
 
     @classmethod
@@ -390,8 +385,8 @@ def wanted_columns(subpopulations: Subpopulations) -> tuple[str, ...] | None:
 def learn(subpopulations: Subpopulations, table: Frame, weight: FloatArray | None, n: int) -> WeakLearner:
     """Learn values and cut points from a sample of n rows; groups that may be worth min_mass of them all are listed."""
     share = table.n_rows / n
-    if share < 1.0:  # the size that groups of min_mass rows have at least in a sample of this share
-        subpopulations = subpopulations.eased(lambda least: min(least, max(SEEN_ROWS, least * share / 2.0)))
+    if share < 1.0:  # the size that groups of min_mass rows have at least in a sample of this share; 3 rows to be seen
+        subpopulations = subpopulations.eased(lambda least: min(least, max(3, least * share / 2.0)))
     return subpopulations.prepare(table, weight)
 
 

@@ -1,17 +1,18 @@
 """Updates and predictors: an update is a sum of terms theta c(x) w(f), then the move; a predictor is a list of them.
 
-`Update.__call__` is the only code that moves a prediction: fitting, early stopping, prediction and replay all call it.
+`Update.__call__` is the only code that moves a prediction: fitting, early stopping, prediction and replay all call it;
+a single row is moved by the same sums in plain numbers, without the cost of a table.
 Paper: lines 8 and 9 of Algorithm 1.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from itertools import groupby
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from operator import mul
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
@@ -30,25 +31,36 @@ from lowcal.data.inputs import (
     take_named,
 )
 from lowcal.kernels.reference import Design, rows_in_cache
-from lowcal.kernels.replay import LOG_ODDS, MirrorProgram, Program, Read
-from lowcal.kernels.simplex import FloatArray, Geometry, move, scores
+from lowcal.kernels.replay import LOG_ODDS, MirrorProgram, Program
+from lowcal.kernels.replay import Read as ColumnRead
+from lowcal.kernels.simplex import FloatArray, Geometry, IntArray, move, move_row, scores
 from lowcal.notions.moments import displacement, displacer
-from lowcal.notions.weights import WEIGHTS, Knots, LogOdds, Monomial, Points, Weight, evaluate
+from lowcal.notions.weights import WEIGHTS, Knots, LogOdds, Monomial, Points, Weight, evaluate, row_weights
 from lowcal.rows.engines import open_engine
 from lowcal.rows.explaining import Explanation, explain_rows
-from lowcal.rows.row_updates import MOST_NUMBERS, RowUpdates, update_rows
 from lowcal.subpopulations.base import Encoded, Encoder, Family, encode_batch
 from lowcal.subpopulations.codes import look_ups_of
-from lowcal.subpopulations.single_row import Row, columns_of, reader_of, row_of
+from lowcal.subpopulations.single_row import (
+    CodeRead,
+    MemberRead,
+    Read,
+    Row,
+    RowFacts,
+    columns_of,
+    reader_of,
+    reads_of,
+    row_of,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
 
 #: Where encoded rows hold a code column: its place, or its part of a union and its place there.
 Key: TypeAlias = tuple[int, ...]
 #: From this many updates in a row on, a predictor runs them as one program.
 MANY = 8
+#: The tables of updates that are prepared together hold at most this many numbers.
+MOST_NUMBERS = 1 << 22
 
 #: A slice of the rows and the predictions there -> the displacement there.
 Displacement: TypeAlias = Callable[[slice, FloatArray], FloatArray]
@@ -170,9 +182,9 @@ class Compiled:
         for part, moved in self.program.pieces(p[:, 0], [_at(rows, key) for key in self.keys]):
             yield part, moved[:, None]
 
-    def one(self, p: float, codes: Sequence[int]) -> float:
-        """Return the prediction of one row with these codes."""
-        return self.program.one(p, codes)
+    def one(self, p: float, row: Any) -> float:
+        """Return the prediction of one encoded row."""
+        return self.program.one(p, [_at(row, key) for key in self.keys])
 
 
 def _has_look_ups(update: Update, weights: Any) -> bool:
@@ -217,19 +229,22 @@ def compile_updates(updates: Sequence[Update]) -> Compiled | None:
         return None
     every = [[read for term in update.terms for read in _reads(term)] for update in updates]
     keys = {key: k for k, key in enumerate(dict.fromkeys(key for reads in every for key, _, _ in reads))}
-    listed = [[Read(keys[key], power, table) for key, power, table in reads] for reads in every]
+    listed = [[ColumnRead(keys[key], power, table) for key, power, table in reads] for reads in every]
     return Compiled(MirrorProgram.of(listed) if is_mirror else Program.of(listed), tuple(keys))
 
 
-def _runs(updates: Sequence[Update]) -> Iterator[tuple[int, Update]]:
-    """Number runs of updates that are made of look-ups and whose tables together are small; others stand alone."""
-    run, total = 0, 0
+def _runs(updates: Sequence[Update]) -> Iterator[list[Update]]:
+    """Yield runs of updates that are made of look-ups and whose tables together are small; others stand alone."""
+    run, total = list[Update](), 0
     for update in updates:
         size = table_size(update)
         total += MOST_NUMBERS + 1 if size is None else size
-        if total > MOST_NUMBERS:
-            run, total = run + 1, MOST_NUMBERS + 1 if size is None else size
-        yield run, update
+        if run and total > MOST_NUMBERS:
+            yield run
+            run, total = [], MOST_NUMBERS + 1 if size is None else size
+        run.append(update)
+    if run:
+        yield run
 
 
 def _at(rows: Any, key: Key) -> Any:
@@ -328,17 +343,15 @@ class Predictor:
         >>> bool(abs(predictor.one(data.p[0], row) - predictor(data.p, data.X)[0]) < 1e-15)
         True
         """
-        single = np.ndim(p) == 0
-        read = self._with_scores(row_of(self.columns, row), p)
-        if single and self._codes is not None and self._single is not None:
-            return self._single.one(read_probability(p, self.layout), self._codes(read))
+        single, read = np.ndim(p) == 0, self._with_scores(row_of(self.columns, row), p)
+        if single and self._by_program is not None:
+            return self._by_program(read_probability(p, self.layout), read)
         given = read_point(p, self.layout)
         if self._by_row is not None:
             moved = self._by_row(given, read)
         else:
-            moved = self.replay(np.array([given]), self.rows(np.array([given]), self._table_of_one(row, read)))[
-                0
-            ].tolist()
+            start = np.array([given])
+            moved = self.replay(start, self.rows(start, self._table_of_one(row, read)))[0].tolist()
         return moved[0] if single else self.layout.show(np.array([moved]), np.array([p]))[0]
 
     def explain(self, p: float | Sequence[float], row: Mapping[str, Any] | Sequence[Any]) -> Explanation:
@@ -394,31 +407,23 @@ class Predictor:
     @cached_property
     def _by_row(self) -> RowUpdates | None:
         """All updates of a single row in plain numbers; None: by a table."""
-        each = [(u.geometry, [(t.family, t.weights, t.theta) for t in u.terms]) for u in self.updates]
-        return update_rows(self.encoder, each)
+        return _row_updates(self.encoder, self.updates)
 
     @cached_property
-    def _codes(self) -> Callable[[Row], tuple[int, ...]] | None:
-        """How a single row becomes the codes that the program of all updates reads."""
-        read, whole = reader_of(self.encoder), self._single
-        if read is None or whole is None:
+    def _by_program(self) -> Callable[[float, Row], float] | None:
+        """All updates of a single row as one program, if they are made of look-ups and of one geometry."""
+        read, compiled = reader_of(self.encoder), compile_updates(self.updates)
+        if read is None or compiled is None:
             return None
-        keys = whole.keys
-        return lambda row: tuple(_at(codes, key) for codes in (read(row),) for key in keys)
-
-    @cached_property
-    def _single(self) -> Compiled | None:
-        """All updates as one program, if they are made of look-ups and of one geometry."""
-        return compile_updates(self.updates)
+        return lambda p, row: compiled.one(p, read(row))
 
     @cached_property
     def _segments(self) -> tuple[Update | Compiled, ...]:
         """The updates, long runs of those on code columns as programs."""
         segments: list[Update | Compiled] = []
-        for _, run in groupby(_runs(self.updates), key=itemgetter(0)):
-            updates = [update for _, update in run]
-            compiled = compile_updates(updates) if len(updates) >= MANY else None
-            segments += updates if compiled is None else [compiled]
+        for run in _runs(self.updates):
+            compiled = compile_updates(run) if len(run) >= MANY else None
+            segments += run if compiled is None else [compiled]
         return tuple(segments)
 
     def staged(self, p: ArrayLike, X: object = None) -> Iterator[FloatArray]:
@@ -463,6 +468,9 @@ class Predictor:
         }
 
 
+# --- a single row ---------------------------------------------------------------------------------------------
+
+
 def read_probability(p: Any, layout: Layout) -> float:
     """Return one checked probability of a binary problem."""
     if type(p) in (float, np.float64) and 0.0 <= p <= 1.0 and layout.n_classes == 2:
@@ -480,3 +488,117 @@ def read_point(p: Any, layout: Layout) -> list[float]:
     if abs(total - 1.0) > SUM_TOLERANCE:
         return [float(x) for x in read_probabilities([p], layout)[0]]
     return [x / total for x in values]
+
+
+#: A prediction and a row -> the prediction after all updates.
+RowUpdates: TypeAlias = Callable[[list[float], Row], list[float]]
+
+
+def _row_updates(encoder: Encoder, updates: Sequence[Update]) -> RowUpdates | None:
+    """Return the updates as one function of a single row; None if a part can't be read off a row, or is large."""
+    read, facts = reader_of(encoder), RowFacts()
+    if read is None:
+        return None
+    steps = []
+    for update in updates:
+        if not update.terms:  # it changes nothing, not even by rounding
+            continue
+        sums = _sums(update.terms, facts)
+        if sums is None:
+            return None
+        steps.append((update.geometry, sums))
+    if sum(each.size for _, sums in steps for each in sums) > MOST_NUMBERS:
+        return None
+    evaluate = facts.evaluator()
+
+    def run(f: list[float], row: Row) -> list[float]:
+        found = evaluate(read(row))
+        for geometry, sums in steps:
+            delta = [0.0] * len(f)
+            for each in sums:
+                delta = each.add(delta, f, found)
+            f = move_row(f, delta, geometry)
+        return f
+
+    return run
+
+
+class RowLookUp(NamedTuple):
+    """Codes of one block: code v of the k-th position has its numbers in row `offset[k] + v` of the table."""
+
+    block: int
+    positions: IntArray
+    offset: IntArray
+    table: FloatArray
+
+    def __call__(self, facts: Sequence[IntArray]) -> FloatArray:
+        """Return the sum of the codes' rows."""
+        rows = facts[self.block].take(self.positions) + self.offset
+        return np.asarray(np.add.reduce(self.table.take(rows, axis=0), axis=0))
+
+
+class RowProduct(NamedTuple):
+    """Members of one block times their factors, shape (members, width)."""
+
+    block: int
+    positions: IntArray
+    theta: FloatArray
+
+    def __call__(self, facts: Sequence[FloatArray]) -> FloatArray:
+        """Return the sum of the factors, each times its member."""
+        return np.asarray(np.einsum("k,kw->w", facts[self.block].take(self.positions), self.theta))
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedSum:
+    """sum over c, u and labels a of theta[c, u, a] c(x) u(f) e_a, for all terms of an update with the same weights."""
+
+    weights: Callable[[Sequence[float]], Sequence[float]]
+    constant: FloatArray
+    parts: Sequence[RowLookUp | RowProduct]
+
+    @property
+    def size(self) -> int:
+        """How many numbers the tables hold."""
+        return sum(part[-1].size for part in self.parts)
+
+    def add(self, delta: list[float], f: list[float], facts: Sequence[Any]) -> list[float]:
+        """Return the displacement with this sum added to it."""
+        total = self.constant
+        for part in self.parts:
+            total = total + part(facts)
+        factors, u, d = total.tolist(), self.weights(f), len(f)
+        return [before + sum(map(mul, u, factors[a::d])) for a, before in enumerate(delta)]
+
+
+def _sums(terms: Sequence[Term], facts: RowFacts) -> list[WeightedSum] | None:
+    """Return an update's terms, those of the same weights together; None if a family can't be read off a row."""
+    groups: dict[tuple[Weight, ...], list[tuple[Read, FloatArray]]] = {}
+    for term in terms:
+        reads = reads_of(term.family, facts)
+        if reads is None:
+            return None
+        pieces = np.split(term.theta.reshape(len(term.theta), -1), np.cumsum([read.size for read in reads])[:-1])
+        groups.setdefault(term.weights, []).extend(zip(reads, pieces, strict=True))
+    return [_weighted_sum(weights, reads) for weights, reads in groups.items()]
+
+
+def _weighted_sum(weights: Sequence[Weight], reads: Sequence[tuple[Read, FloatArray]]) -> WeightedSum:
+    """Return the sum over some reads, those of one block together."""
+    constant, codes, members = np.zeros(reads[0][1].shape[1]), defaultdict(list), defaultdict(list)
+    for read, theta in reads:
+        if isinstance(read, CodeRead):
+            codes[read.block].append((read.position, read.table.spread(theta)))
+        elif isinstance(read, MemberRead):
+            members[read.block].append((read.positions, theta))
+        else:
+            constant += theta[0]
+    parts: list[RowLookUp | RowProduct] = []
+    for block, found in codes.items():  # the tables one after the other
+        tables = [table for _, table in found]
+        offset = np.cumsum([0, *(len(table) for table in tables)])[:-1]
+        parts.append(RowLookUp(block, np.array([position for position, _ in found]), offset, np.concatenate(tables)))
+    for block, listed in members.items():  # the factors one below the other
+        positions = np.array([k for places, _ in listed for k in places], dtype=np.intp)
+        parts.append(RowProduct(block, positions, np.concatenate([theta for _, theta in listed])))
+    return WeightedSum(row_weights(weights), constant, parts)

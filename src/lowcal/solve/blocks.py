@@ -1,4 +1,4 @@
-"""The block step's direction: weighted least squares of the residual on all features c(x) u(f) at once (spec 4.4).
+"""The block step: weighted least squares of the residual on all features c(x) u(f), and how far to go (spec 4.4).
 
 On the simplex the Gram matrix is G (x) (I - 11'/d), and the moments of a feature sum to zero over the labels, so
 theta = G^-1 g label by label. In the mirror geometry each label has its own curvature f_a (1 - f_a).
@@ -6,19 +6,19 @@ Few features are solved for at once. Many are solved for block by block (Gauss-S
 whose groups form runs of disjoint ones with a small Gram matrix for each group, or a chunk of overlapping groups with
 a Gram matrix of its own. A subsample of the rows may stand for all of them in G. Chunks estimate
 their correlations from fewer rows still, and step only as far as that helps; time is linear in the features.
-This is the direction only: the line search that follows uses all rows, so no promise depends on the subsample.
+That is the direction only: the line search that follows uses all rows, so no promise depends on the subsample.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import sparse
 
-from lowcal.kernels.logistic import LEAST_CURVATURE
+from lowcal.kernels import clipped
 from lowcal.kernels.parts import Parts
 from lowcal.kernels.products import Cholesky, dot, gram, product
 from lowcal.kernels.reference import (
@@ -41,7 +41,7 @@ from lowcal.notions.moments import displacement, moments
 from lowcal.notions.weights import Cell, CellIds, Evaluated, Weight, evaluate
 from lowcal.rows.base import FEW_ROWS, Local, Rows, State
 from lowcal.rows.keys import MANY_ROWS
-from lowcal.rows.passes import Moments
+from lowcal.rows.passes import Along, Clipped, Hidden, Moments, Slopes, Tries, curvatures, reach
 from lowcal.rows.updates import Term
 from lowcal.subpopulations.base import Family, WeakLearner
 
@@ -51,8 +51,8 @@ FEW_FEATURES = 100
 CHUNK_FEATURES = 250
 #: Rows per feature from which several chunks estimate the correlations of their features.
 CHUNK_ROWS = 10
-#: Beyond this many features, members whose violation is below this share of alpha sit out.
-MANY_FEATURES, SMALL_SHARE = 2000, 0.2
+#: Beyond this many features, members whose violation is below a fifth of alpha sit out.
+MANY_FEATURES = 2000
 #: At most this many features of thresholds, which nest, take part in one round.
 MAX_FEATURES = 1500
 #: At most this many subpopulations bring their own witness into one step (infinite weight classes).
@@ -75,10 +75,6 @@ SLACK = 1e-12
 SWEEPS, SWEPT = 10, 0.05
 #: Code columns whose groups form runs of disjoint ones at least this long on average are solved for run by run.
 LEAST_RUN = 4
-#: With more weights than this (many classes), every subpopulation is large enough a system of its own.
-MANY_WEIGHTS = 50
-#: At most this many sums are held for a code column.
-MOST_SUMS = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +126,7 @@ def block_terms(
     if rows.scale.n > GRAM_ROWS:
         some = rows.few(seed, _rows_needed(few.design(families), _per_member(weights)))
     p = some.at(state)
-    h = some.weight[:, None] * _row_curvature(p, geometry)
+    h = _row_curvatures(p, some.weight[:, None], geometry)
     theta = solve_all(some.design(families), evaluate(weights, p), h, g, seed, len(some) < rows.scale.n)
     return split_terms(families, weights, theta)
 
@@ -154,7 +150,7 @@ def _active(
         here = value[start : start + size]
         inside = _representatives(few.design([family]), here, MAX_FEATURES // per_member)
         if is_many:
-            inside = inside[here[inside] >= SMALL_SHARE * min(alpha, value.max())]
+            inside = inside[here[inside] >= 0.2 * min(alpha, value.max())]
         if len(inside):
             families.append(family if len(inside) == size else family.take(inside))
             chosen.append(start + inside)
@@ -175,11 +171,9 @@ def _representatives(design: Design, value: FloatArray, limit: int) -> IntArray:
     return np.array([a + leading(value[a:b]) for a, b in itertools.pairwise(edges)])
 
 
-def _row_curvature(p: FloatArray, geometry: Geometry) -> FloatArray:
-    """Return the curvature of the potential in each coordinate: 1, or f (1 - f) in the mirror geometry."""
-    if geometry == "euclidean":
-        return np.ones((len(p), 1))
-    return np.maximum(p * (1.0 - p), LEAST_CURVATURE)
+def _row_curvatures(p: FloatArray, weight: FloatArray, geometry: Geometry) -> FloatArray:
+    """Return the weighted curvatures of the potential: 1 for all, or f (1 - f) by coordinate in the mirror geometry."""
+    return weight if geometry == "euclidean" else curvatures(p, weight)
 
 
 def _rows_needed(design: Design, per_member: int) -> int:
@@ -283,7 +277,9 @@ class Ridged:
         return theta
 
 
-# ------------------------------------------------------------------------------------------------- Gauss-Seidel
+# --- Gauss-Seidel ---------------------------------------------------------------------------------------------
+
+
 class CodeColumn:
     """The groups of one code column: run by run of disjoint ones, least squares for each group alone.
 
@@ -491,14 +487,17 @@ def _runs(design: Design, members: IntArray, per_member: int) -> CodeColumn | No
         occupied, codes = np.unique(codes, return_inverse=True)
         table = DecodeTable(table.matrix[occupied])
     starts, matrix = np.flatnonzero(np.diff(table.runs, prepend=0)).tolist(), table.matrix.tocsc()
-    is_long = len(members) == 1 or len(members) >= LEAST_RUN * len(starts) or per_member > MANY_WEIGHTS
-    if not is_long or matrix.shape[0] * per_member**2 > MOST_SUMS:
+    # with more than 50 weights (many classes), every subpopulation is large enough a system of its own
+    is_long = len(members) == 1 or len(members) >= LEAST_RUN * len(starts) or per_member > 50
+    if not is_long or matrix.shape[0] * per_member**2 > 1 << 24:  # more sums than memory should hold
         return None
     stops = [*starts[1:], len(members)]
     return CodeColumn(members, codes, [matrix[:, a:b] for a, b in zip(starts, stops, strict=True)])
 
 
-# ---------------------------------------------------------------------------------------------- infinite weight classes
+# --- infinite weight classes ----------------------------------------------------------------------------------
+
+
 def _witness_terms(
     rows: Local, state: State, learner: WeakLearner, found: Suprema, geometry: Geometry, seed: Sequence[int]
 ) -> tuple[Term, ...]:
@@ -507,7 +506,7 @@ def _witness_terms(
     design = rows.design(learner.families)
     chosen = [(int(j), found.witness(int(j)).weights) for j in worst if found.value[j] > 0]
     columns = [_feature(design.column(j), weights, p) for j, weights in chosen]
-    A, h = np.concatenate(columns, axis=1), rows.weight[:, None] * _row_curvature(p, geometry)
+    A, h = np.concatenate(columns, axis=1), _row_curvatures(p, rows.weight[:, None], geometry)
     g = product(A.T, rows.weight[:, None] * (rows.y - p))[:, None, :]
     which = sample_rows(len(p), seed, max(GRAM_ROWS, 10 * A.shape[1]))
     if which is not None:
@@ -532,3 +531,94 @@ def split_terms(families: Sequence[Family], weights: tuple[Weight, ...], theta: 
     """Return one term for each family from the coefficients of all members."""
     stops = itertools.accumulate(len(family.names) for family in families)
     return tuple(Term(f, weights, theta[stop - len(f.names) : stop]) for f, stop in zip(families, stops, strict=True))
+
+
+# --- step sizes -----------------------------------------------------------------------------------------------
+
+#: Steps -> the slopes of a convex loss there.
+SlopesAt = Callable[[tuple[float, ...]], FloatArray]
+
+
+def line_search(rows: Rows, state: State, terms: tuple[Term, ...], geometry: Geometry) -> float:
+    """Return a step that loses no more than the Newton step: exact for scalars, the best of a few on the simplex.
+
+    Any step whose loss is at most that of the Newton step eta* = g / B keeps the iteration bound:
+    phi(f) - phi(f_new) >= g^2 / B. In the scalar Euclidean case the best step of all is found exactly; in log space the
+    loss is convex, and the step at which its slope is 0 is found between a few steps, twice.
+    """
+    ahead = rows.run(Along(state, terms, geometry))
+    if ahead.newton == 0.0:
+        return 0.0
+    if geometry == "mirror":
+        sign, newton_step = float(np.sign(ahead.newton)), abs(ahead.newton)
+
+        def slopes(steps: tuple[float, ...]) -> FloatArray:
+            signed = tuple(sign * eta for eta in steps)
+            return sign * rows.run(Slopes(state, state, terms, signed, ahead.most))
+
+        # before the Newton step the loss falls, and a separable direction has no minimum
+        return sign * root_between(slopes, [newton_step * multiple for multiple in (1.0, 2.0, 4.0, 8.0, 16.0, 64.0)])
+    if rows.d == 1:
+        return float(np.sign(ahead.slope)) * _clipped_step(rows, Clipped(state, terms, ahead))
+    tries = tuple(ahead.newton * multiple for multiple in (1.0, 2.0, 0.5, 4.0, 8.0))
+    return tries[int(np.argmin(rows.run(Tries(state, terms, tries))))]
+
+
+def _clipped_step(rows: Rows, along: Clipped) -> float:
+    """Return the global minimiser over eta >= 0 of E(y - clip(f + eta delta, 0, 1))^2."""
+    if rows.scale.n < clipped.BINNED_FROM:
+        return clipped.sorted_step(rows.run(Hidden(along, None))[0])
+    return clipped.binned_step(rows.run(along), lambda hidden: rows.run(Hidden(along, hidden)))
+
+
+def root_between(slopes: SlopesAt, steps: Sequence[float]) -> float:
+    """Return where slopes that grow cross 0 between the first step and the last; the last if they do not.
+
+    >>> round(root_between(lambda at: np.array(at) ** 2 - 2.0, [0.0, 1.0, 4.0]), 2)
+    1.41
+    """
+    values = slopes(tuple(steps))
+    low, high = _around(values)
+    if low is None or high is None:
+        return float(steps[-1] if high is None else steps[0])
+    between = np.linspace(steps[low], steps[high], 9)
+    values = np.concatenate([[values[low]], slopes(tuple(between[1:-1].tolist())), [values[high]]])
+    low, high = _around(values)
+    if low is None or high is None:
+        return float(between[-1])
+    share = values[low] / (values[low] - values[high])
+    return float(between[low] + share * (between[high] - between[low]))
+
+
+def _around(values: FloatArray) -> tuple[int | None, int | None]:
+    """Return the places of the last slope before 0 is crossed and of the first after it; None: there is none."""
+    above = values > 0.0
+    if not above.any():
+        return len(values) - 1, None
+    first = int(above.argmax())
+    return (first - 1 if first else None), first
+
+
+def shrunk_step(rows: Rows, base: State, now: State, terms: tuple[Term, ...], price: float) -> float:
+    """Return the step of `step_along` along a shrunk Newton step; the penalised loss is log loss + step^2 price / 2."""
+    most = reach(terms)
+
+    def slopes(steps: tuple[float, ...]) -> FloatArray:
+        return rows.run(Slopes(base, now, terms, steps, most)) + np.array(steps) * price
+
+    return step_along(slopes)
+
+
+def step_along(slopes: SlopesAt) -> float:
+    """Return a step in (0, 1] from the slopes of a penalised loss in log space; 0 if it rises from the start.
+
+    The whole step is taken unless its slope there has grown to half of what it was at the start, against it: then the
+    step ends where the slope is 0.
+
+    >>> step_along(lambda at: np.array(at) - 2.0), step_along(lambda at: 1.0 - np.array(at))
+    (1.0, 0.0)
+    """
+    start, end = slopes((0.0, 1.0))
+    if not start < 0.0:
+        return 0.0
+    return 1.0 if end <= -0.5 * start else root_between(slopes, [0.0, 0.5, 1.0])

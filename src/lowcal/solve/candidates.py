@@ -23,6 +23,7 @@ from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, scores
 from lowcal.kernels.together import Grouped, Regressions, Weighted
 from lowcal.notions.weights import Knots, LogOdds, LogRest, Monomial, Weight
 from lowcal.rows import START, Memory
+from lowcal.rows.passes import curvatures
 from lowcal.rows.updates import Term, Update
 from lowcal.solve.blocks import split_terms
 from lowcal.solve.homes import subset
@@ -32,7 +33,6 @@ from lowcal.solve.shrinkage import (
     Curve,
     Fitted,
     are_many,
-    curvatures,
     fit_curve,
     fit_line_of,
     fit_matrix,

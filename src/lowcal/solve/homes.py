@@ -1,14 +1,16 @@
-"""Where the rows of a fit live, in memory, on disk or on a cluster; and the class of subpopulations there."""
+"""Where the rows of a fit live: in memory, on disk, on a cluster or a card; and the class of subpopulations there."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lowcal.data.batches import has_more, is_source, open_batches
 from lowcal.data.cards import is_on_card
@@ -16,24 +18,25 @@ from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import Layout, Outcomes, are_names, check_fit, check_whole, read_rows
 from lowcal.data.progress import Passes
+from lowcal.kernels.exact import Grid, Scale, Tables
+from lowcal.kernels.reference import histogram
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.rows import START, Memory, Rows, State
-from lowcal.rows.base import Mask
+from lowcal.rows.base import START, Local, Mask, Memory, Rows, Shard, State
 from lowcal.rows.cluster import on_cluster, read_parts
 from lowcal.rows.engines import open_engine
 from lowcal.rows.keys import Drawn, count
-from lowcal.rows.ordering import ordered
 from lowcal.rows.reading import Roles, in_memory, needs_no_matrix, of_copies, on_disk
 from lowcal.rows.updates import Predictor
-from lowcal.solve.provenance import remember, sketch_rows, was_fitted_on
 from lowcal.subpopulations import Groups, Subpopulations, default_subpopulations
-from lowcal.subpopulations.base import ClassChoice, WeakLearner
+from lowcal.subpopulations.asking import part_of_rows
+from lowcal.subpopulations.base import ClassChoice, Encoded, Encoder, WeakLearner
+from lowcal.subpopulations.bins import BinEncoder, Binned, can_be_ordered, order_by_sums
+from lowcal.subpopulations.growing import shares
+from lowcal.subpopulations.levels import Levels
+from lowcal.subpopulations.union import UnionEncoder
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
-#: Numbers a row that a fit in memory holds beside the columns of the table: in all cases, and for each class.
-NUMBERS, NUMBERS_OF_CLASS = 6, 4
 
 #: All rows but a fold, and the fold -> the class on the former, the former, and the fold.
 Refit = Callable[[Mask, Mask], tuple[WeakLearner, Rows, Rows]]
@@ -50,7 +53,6 @@ class Home:
     refit: Refit
     #: All rows that were given, where some of them are held out or have no weight.
     given: tuple[Outcomes, Frame] | None
-    is_far: bool = False
 
     def remember(self, predictor: Predictor, end: State) -> None:
         """Leave a sketch of the rows, so that an audit on them can warn."""
@@ -178,8 +180,8 @@ def is_far(n: int, n_columns: int, n_p: int) -> bool:
 
 
 def _beside(n_p: int) -> int:
-    """Return the numbers that a fit holds for each row beside its columns."""
-    return NUMBERS + NUMBERS_OF_CLASS * n_p
+    """Return the numbers that a fit in memory holds for each row beside its columns: six, and four for each class."""
+    return 6 + 4 * n_p
 
 
 def _quarter() -> int:
@@ -205,7 +207,7 @@ def _far(
             f"The rows {where}, and {chosen!r} is learned from all of them at once. Use Groups, Intersections, "
             "Memberships, Thresholds or Trees, or give a sample of the rows."
         )
-    return replace(_encoded(*settle(chosen, *given), held_share, chance, None), is_far=True)
+    return _encoded(*settle(chosen, *given), held_share, chance, None)
 
 
 def _encoded(
@@ -321,3 +323,134 @@ def read_class(given: object) -> Subpopulations | None:
             f"{given!r} was given."
         )
     return given
+
+
+def read_random_state(random_state: int | np.random.Generator | None) -> np.random.Generator:
+    """Return the generator of a seed."""
+    try:
+        return np.random.default_rng(random_state)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"random_state must be None, a whole number or a Generator, but {random_state!r} was given."
+        ) from error
+
+
+# --- the order of categories ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """A column of bins: in which part of the encoded rows, and where there."""
+
+    part: tuple[int, ...]
+    column: int
+    levels: Levels
+
+
+def ordered(learner: WeakLearner, rows: Rows, others: Rows | None = None) -> tuple[WeakLearner, Rows, Rows | None]:
+    """Return a class that is learned from rows as it is at the start, on these rows, and other rows encoded alike.
+
+    Categories of binned columns come in the order of their mean residuals on these rows, found in one pass. Bins and
+    groups do not depend on outcomes and are learned once. The order of categories does, so it is found again for the
+    rows that a fit, or a fold of it, may look at; the codes of all rows then change places.
+    """
+    places = list(_places(learner.encoder, ()))
+    sums = rows.run(CategorySums(tuple(places))) if places else []
+    after = [order_by_sums(place.levels, own) for place, own in zip(places, sums, strict=True)]
+    moves = [(p, new, codes) for p, (new, codes) in zip(places, after, strict=True) if new is not p.levels]
+    change = Reordered(tuple((p.part, p.column, codes) for p, _, codes in moves))
+    encoder = _with_levels(learner.encoder, {(p.part, p.column): new for p, new, _ in moves}, ())
+    if moves:
+        rows, others = rows.recoded(change), None if others is None else others.recoded(change)
+    encoded = rows.whole.rows if isinstance(rows, Memory) else None
+    weight = rows.whole.weight if isinstance(rows, Memory) else np.ones(1)
+    return learner.on(encoder, encoded, weight), rows, others
+
+
+def _places(encoder: Encoder, part: tuple[int, ...]) -> Iterator[Place]:
+    """Yield the columns of categories whose order matters."""
+    if isinstance(encoder, UnionEncoder):
+        for k, own in enumerate(encoder.parts):
+            yield from _places(own, (*part, k))
+    if isinstance(encoder, BinEncoder):
+        yield from (Place(part, k, levels) for k, levels in enumerate(encoder.levels) if can_be_ordered(levels))
+
+
+def _with_levels(encoder: Encoder, new: dict[tuple[tuple[int, ...], int], Levels], part: tuple[int, ...]) -> Encoder:
+    """Return the encoder with the levels of some columns replaced."""
+    if isinstance(encoder, UnionEncoder):
+        return UnionEncoder(tuple(_with_levels(own, new, (*part, k)) for k, own in enumerate(encoder.parts)))
+    if isinstance(encoder, BinEncoder):
+        levels = tuple(new.get((part, k), own) for k, own in enumerate(encoder.levels))
+        return replace(encoder, levels=levels)
+    return encoder
+
+
+@dataclass(frozen=True, eq=False)
+class Reordered:
+    """Encoded rows with other codes in some columns: part of the rows, column, and the new code of each old one."""
+
+    moves: tuple[tuple[tuple[int, ...], int, NDArray[Any]], ...]
+
+    def __call__(self, rows: Encoded) -> Encoded:
+        """Return the rows with their new codes."""
+        for part in dict.fromkeys(part for part, _, _ in self.moves):
+            codes = part_of_rows(rows, part).codes.copy()
+            for own, column, new in self.moves:
+                if own == part:
+                    codes[:, column] = new[codes[:, column]]
+            rows = _replaced(rows, part, Binned(codes))
+        return rows
+
+
+def _replaced(rows: Encoded, part: tuple[int, ...], new: Binned) -> Encoded:
+    """Return encoded rows with a part replaced."""
+    if not part:
+        return new
+    first, *rest = part
+    return tuple(_replaced(own, tuple(rest), new) if k == first else own for k, own in enumerate(rows))
+
+
+@dataclass(frozen=True, eq=False)
+class CategorySums:
+    """The sums of w, w^2 and w (y - f) at the start, for every level of some columns; w over the largest weight."""
+
+    places: tuple[Place, ...]
+
+    def __call__(self, shard: Shard) -> Tables:
+        """Return the tables of a shard, of shape (levels, 2 + d)."""
+        grid, share = Grid.whole(1.0, shard.scale.n), shares(shard)
+        terms = np.column_stack([share, np.square(share), share[:, None] * (shard.y - shard.at(START))])
+        grid.round(terms)
+        codes = (part_of_rows(shard.rows, place.part).codes[:, place.column] for place in self.places)
+        return Tables(histogram(own, terms, place.levels.count) for own, place in zip(codes, self.places, strict=True))
+
+    def read(self, total: Tables, some: Local, scale: Scale) -> Tables:
+        """Return the tables of all rows."""
+        return total
+
+
+# --- which rows were fitted -----------------------------------------------------------------------------------
+
+#: The number of rows, outcomes and predictions of the last 256 fits; the oldest are forgotten.
+_sketches: deque[tuple[int, FloatArray, FloatArray]] = deque(maxlen=256)
+
+
+def sketch_rows(n: int) -> IntArray:
+    """Return up to 64 evenly spaced rows: that many labels and probabilities do not agree by chance."""
+    return np.linspace(0, n - 1, min(n, 64)).astype(np.intp)
+
+
+def remember(n: int, y: FloatArray, p: FloatArray) -> None:
+    """Keep the sketch of a fit on n rows: outcomes and calibrated predictions at `sketch_rows(n)`.
+
+    An audit on the rows that a model was fitted on certifies nothing. Every fit of this process leaves a sketch, by
+    which an audit recognises them and warns. Nothing else of the data is kept.
+    """
+    _sketches.append((n, y.copy(), p.copy()))
+
+
+def was_fitted_on(n: int, y: FloatArray, p: FloatArray) -> bool:
+    """Whether a fit of this process was given these n rows, from outcomes and predictions at `sketch_rows(n)`."""
+    alike = (q for m, z, q in _sketches if m == n and np.array_equal(y, z))
+    return any(np.allclose(p, q, rtol=0.0, atol=1e-9) for q in alike)

@@ -27,16 +27,13 @@ from lowcal.notions.moments import moments
 from lowcal.notions.weights import Cell, Weight, evaluate, monomials, n_intervals
 from lowcal.rows import START, Memory
 from lowcal.rows.updates import Predictor, Update
-from lowcal.solve.options import ALPHA, Options
-from lowcal.solve.runs import Fit, Record
-from lowcal.solve.solvers import Problem, single_term
+from lowcal.solve.fitting import Fit, Options, Record
+from lowcal.solve.solvers import ALPHA, Problem, single_term
 from lowcal.solve.stopping import Status
 from lowcal.subpopulations.union import Private
 
 #: Without max_rounds, the least number of rounds, even where the noise of a round is large.
 LEAST_ROUNDS = 10
-#: More cells than this are not listed.
-MOST_CELLS = 100_000
 
 
 @dataclass(frozen=True)
@@ -248,11 +245,11 @@ def public_weights(notion: Notion, d: int) -> tuple[Weight, ...]:
     if not isinstance(finite_basis(notion), Full):
         return monomials(d, notion.degree - 1 if isinstance(notion, LowDegree) else 0)
     assert isinstance(notion, Full)
-    width, k = notion.width, n_intervals(notion.width)
-    if k**d > MOST_CELLS:
+    width, k, most = notion.width, n_intervals(notion.width), 100_000
+    if k**d > most:
         raise InvalidInput(
-            f"A grid of width {width:g} has more than {MOST_CELLS:,} cells, too many to list. Use a larger width, or a "
-            "low degree instead."
+            f"A grid of width {width:g} has more than {most:,} cells, too many to list. Use a larger width, or a low "
+            "degree instead."
         )
     every = product(range(k), repeat=d)
     if d == 1:

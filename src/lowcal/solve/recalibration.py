@@ -49,12 +49,9 @@ from lowcal.solve.candidates import (
     trees_begin_with,
 )
 from lowcal.solve.crossfits import Predicted, fit_simple
-from lowcal.solve.guard import ORDER, caution, deal, mean_change
-from lowcal.solve.homes import drop_weightless, near_rows, remember_rows
-from lowcal.solve.options import read_random_state
-from lowcal.solve.provenance import remember, sketch_rows
-from lowcal.solve.runs import Candidate, Candidates, Fit, Record
-from lowcal.solve.stopping import Status
+from lowcal.solve.fitting import Candidate, Candidates, Fit, Record
+from lowcal.solve.homes import drop_weightless, near_rows, read_random_state, remember, remember_rows, sketch_rows
+from lowcal.solve.stopping import ORDER, Status, caution, deal, mean_change
 from lowcal.subpopulations.base import WeakLearner
 from lowcal.subpopulations.bins import Binned
 

@@ -19,17 +19,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lowcal.kernels.logistic import LEAST_CURVATURE, Regression, fit_coefficients, fit_line, regress
+from lowcal.kernels.logistic import Regression, fit_coefficients, fit_line, regress
 from lowcal.kernels.products import dot, product
 from lowcal.kernels.reference import Codes, DecodeTable, Design, stack
 from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray, from_scores, log_loss, mirror, scores, sigmoid
 from lowcal.kernels.together import Grouped, Regressions, regress_each
 from lowcal.notions.base import Notion, Suprema
 from lowcal.notions.weights import Cell, Evaluated, LogOdds, Monomial, Weight, evaluate, monomials
-from lowcal.rows.base import FEW_ROWS, START, Local, Rows, State
+from lowcal.rows.base import FEW_ROWS, START, Local, Memory, Rows, State
 from lowcal.rows.keys import MANY_ROWS
-from lowcal.rows.memory import Memory
-from lowcal.rows.passes import Evidence, Gradient, Seen, losses
+from lowcal.rows.passes import Evidence, Gradient, Seen, curvatures, losses
 from lowcal.rows.updates import Term, Update
 from lowcal.solve.blocks import (
     GRAM_ROWS,
@@ -37,32 +36,25 @@ from lowcal.solve.blocks import (
     RIDGE,
     WITNESS_ROWS,
     ridge_solve,
+    shrunk_step,
     solve_all,
     split_terms,
+    step_along,
     take_columns,
 )
-from lowcal.solve.steps import shrunk_step, step_along
 from lowcal.subpopulations.base import EVERYONE, Family, WeakLearner
 from lowcal.subpopulations.memberships import Members
 
-#: A pool takes part if it exceeds what noise shows by this many standard deviations of a chi-square.
-SCREEN = 1.0
-#: Features that a pool leaves out have this many times their own curvature as a penalty.
-SHUT = 1e6
-#: Weights of several classes that are more than this times the labels are replaced by the notion's few probes.
-MANY_PRODUCTS = 64
 #: A step of groups is made of at most this many Newton steps; it ends with one that gains less than this share.
 MOST_STEPS, LITTLE = 12, 0.01
-#: The most members with a dense Hessian of the logit step, and one row in how many it is taken from.
-MOST_DENSE, SHARE_OF_HESSIAN = 500, 10
+#: The most members with a dense Hessian of the logit step.
+MOST_DENSE = 500
 #: The prior of a logit step is loosened this often at most.
 LOOSENED = 3
 #: The line of everyone is fitted to at most this many rows; one that a regression only starts from, to these.
 LINE_ROWS, START_ROWS = FEW_ROWS, FEW_ROWS // 10
 #: The prior variance of what a regression starts from: next to no prior.
 FREE = 100.0
-#: Prior variances of shifts and slopes where rows are to be fitted whatever that does to others.
-MILD = 1.0, 0.025
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +157,8 @@ def has_own_weights(weights: tuple[Weight, ...], d: int) -> bool:
 
 
 def are_many(weights: Sequence[object], d: int) -> bool:
-    """Whether weights times labels are more than every group is given coefficients for."""
-    return len(weights) * d > MANY_PRODUCTS
+    """Whether weights times labels are more than every group is given coefficients for: the few probes take over."""
+    return len(weights) * d > 64
 
 
 # --- the prior ------------------------------------------------------------------------------------------------
@@ -208,7 +200,7 @@ def precisions(g: FloatArray, h: FloatArray, v: FloatArray, pools: IntArray, n: 
     totals = np.zeros((int(pools.max()) + 1, 3, g.shape[1]))
     np.add.at(totals, pools, np.stack([live, excess, information], axis=1).sum(axis=3))
     count, extra, known = totals[:, 0], totals[:, 1], totals[:, 2]
-    is_seen = (extra > SCREEN * np.sqrt(2.0 * count)) & (known > 0.0)
+    is_seen = (extra > np.sqrt(2.0 * count)) & (known > 0.0)  # by one standard deviation of a chi-square
     precision = np.divide(known, n * extra, out=np.full(extra.shape, np.inf), where=is_seen)
     return np.where(live, precision[pools][:, :, None], np.inf)
 
@@ -429,7 +421,7 @@ def logit_step(
         everyone = names.index(EVERYONE)
         theta[everyone], free[everyone] = _line_of_few(few) if line is None else line, FREE
     if is_mild:
-        theta, _ = prior.regress(np.maximum(free, MILD), theta)
+        theta, _ = prior.regress(np.maximum(free, (1.0, 0.025)), theta)  # variances of shifts and slopes
     else:
         theta = _loosened(prior, free, theta)
     return features.moved(theta[:, :, None]) if theta.any() else None
@@ -501,11 +493,8 @@ def logit_steps(groups: Regressions, hessian: Callable[[], FloatArray], line: Fl
     f = groups.predict(theta)
     g, h = groups.moments(groups.rows.residuals(f)), groups.moments(curvatures(f, groups.rows.weight), 2)
     for _ in range(LOOSENED):
-        flat, here, curvature = (
-            (len(g), -1, 1),
-            g[..., going],
-            h[..., going],
-        )  # columns of weights have pools of their own
+        # columns of weights have pools of their own
+        flat, here, curvature = (len(g), -1, 1), g[..., going], h[..., going]
         noise = (curvature / worth[going]).reshape(flat)
         found = 1.0 / precisions(here.reshape(flat), curvature.reshape(flat), noise, pools, 1.0).reshape(here.shape)
         more = found.any(axis=(0, 1))  # whether more is left than the prior allows for
@@ -513,25 +502,11 @@ def logit_steps(groups: Regressions, hessian: Callable[[], FloatArray], line: Fl
         if not len(going):
             break
         variance[..., going] += found[..., more]
-        theta[..., going], g[..., going] = _regress_each(
-            groups.take(going), hessian(), variance[..., going], theta[..., going]
-        )
+        some, is_open = groups.take(going), variance[..., going] > 0.0
+        penalty = np.divide(1.0 / some.rows.worth, variance[..., going], out=np.zeros(is_open.shape), where=is_open)
+        theta[..., going], left = regress_each(some, hessian(), penalty, is_open, theta[..., going])
+        g[..., going] = np.where(is_open, penalty * theta[..., going], left)
     return np.asarray(theta)
-
-
-def curvatures(f: FloatArray, weight: FloatArray) -> FloatArray:
-    """Return the weighted curvatures f (1 - f) of the log loss."""
-    return np.asarray(weight * np.maximum(f * (1.0 - f), LEAST_CURVATURE))
-
-
-def _regress_each(
-    groups: Regressions, hessian: FloatArray, variance: FloatArray, theta: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return coefficients and remaining moments for prior variances (m, 2, F); those without variance stay at 0."""
-    is_open = variance > 0.0
-    penalty = np.divide(1.0 / groups.rows.worth, variance, out=np.zeros(variance.shape), where=is_open)
-    theta, left = regress_each(groups, hessian, penalty, is_open, theta)
-    return theta, np.where(is_open, penalty * theta, left)
 
 
 def logit_hessian(families: Sequence[Family], rows: Rows, seed: Sequence[int]) -> FloatArray:
@@ -543,7 +518,7 @@ def logit_hessian(families: Sequence[Family], rows: Rows, seed: Sequence[int]) -
 def _few_rows(features: Features, seed: Sequence[int]) -> Regression:
     """Return the regression on the rows that its Hessian needs."""
     n, m = features.rows.scale.n, sum(len(family.names) for family in features.families)
-    size = max(GRAM_ROWS, 20 * m, min(n // SHARE_OF_HESSIAN, MANY_ROWS))
+    size = max(GRAM_ROWS, 20 * m, min(n // 10, MANY_ROWS))
     some = features.rows.few(seed, size)
     z = some.scores(features.base)[:, 0]
     return Regression(some.design(features.families), z, some.y[:, 0], some.weight, np.zeros((m, 2)))
@@ -611,7 +586,8 @@ def _shrunk(
     active = np.flatnonzero(np.isfinite(prior).any(axis=(1, 2)))
     if len(active) == 0:
         return None
-    prior = np.where(np.isfinite(prior), prior, SHUT * np.maximum(h, SMALLEST))
+    # what a pool leaves out has a million times its own curvature as a penalty
+    prior = np.where(np.isfinite(prior), prior, 1e6 * np.maximum(h, SMALLEST))
     theta = np.zeros(g.shape)
     theta[active] = solve(active, g[active], prior[active])
     return Solved(theta, float((prior[active] * np.square(theta[active])).sum()))

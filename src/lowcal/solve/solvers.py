@@ -14,10 +14,13 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import copysign, isfinite
-from typing import NamedTuple
+from numbers import Real
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from lowcal.data.errors import InvalidInput
 from lowcal.kernels.simplex import FloatArray, Geometry, leading, width
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.notions.base import Notion, Suprema
@@ -25,11 +28,9 @@ from lowcal.notions.moments import residual
 from lowcal.notions.weights import LogOdds, Monomial, Weight
 from lowcal.rows.base import REMEMBERED, START, Recent, Rows, State
 from lowcal.rows.grids import are_placed, smooth_suprema
-from lowcal.rows.passes import CellMoments, Lost, MassSums, Moments, Moved, losses
-from lowcal.rows.questions import Probed, Witnessed
+from lowcal.rows.passes import Along, CellMoments, Lost, MassSums, Moments, Moved, Probed, Witnessed, losses
 from lowcal.rows.updates import Term, Update
-from lowcal.solve.blocks import SLACK, block_terms
-from lowcal.solve.options import Tolerance
+from lowcal.solve.blocks import SLACK, block_terms, line_search
 from lowcal.solve.shrinkage import (
     are_many,
     depths_of,
@@ -44,9 +45,16 @@ from lowcal.solve.shrinkage import (
     starts_with_line,
     witness_step,
 )
-from lowcal.solve.steps import line_search, newton
 from lowcal.subpopulations.base import Family, WeakLearner
 
+SolverName = Literal["first", "worst", "block"]
+
+#: What `audit` tolerates where neither alpha nor per_person is given.
+ALPHA = 0.01
+#: Limits per person hold in groups that hold at least this share of the population.
+MIN_SHARE = 0.01
+#: Held-out rounds without improvement before stopping: the steps of the three solvers differ in size.
+PATIENCE = {"first": 100, "worst": 20, "block": 3}
 #: The potential may rise by this much through rounding before a step counts as no progress.
 ROUNDING = 1e-14
 #: What a learner finds is tried again unless it gained less than this share of all that it has gained so far: a fit of
@@ -56,19 +64,75 @@ LITTLE = 0.02
 START_STEPS = 2
 
 
+@dataclass(frozen=True)
+class Tolerance:
+    """The largest violation allowed: `alpha` everywhere, or `per_person` times the mass of each group.
+
+    alpha is the paper's: it bounds E[c <w(f), y - f>] over all rows, so a group that holds 1% of them may be off by
+    100 alpha per person. `per_person` bounds the same violation divided by the mass of the group.
+
+    >>> Tolerance(per_person=0.02).of(np.array([1.0, 0.25, 0.001]))
+    array([0.02 , 0.005,   inf])
+    >>> print(Tolerance(0.01), "|", Tolerance(per_person=0.02))
+    alpha=0.01 | per_person=0.02
+    """
+
+    alpha: float | None = None
+    per_person: float | None = None
+    min_share: float = MIN_SHARE
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None and self.per_person is not None:
+            raise InvalidInput("Give alpha or per_person, not both.")
+        for name, typical in (("alpha", "0.001 to 0.1"), ("per_person", "0.01 to 0.1")):
+            value = getattr(self, name)
+            if value is not None and (not is_number(value) or not 0.0 < float(value) < np.inf):
+                raise InvalidInput(
+                    f"{name} must be a positive number, but {value!r} was given. Typical values: {typical}."
+                )
+        if not is_number(self.min_share) or not 0.0 <= float(self.min_share) <= 1.0:
+            raise InvalidInput(f"min_share must be a share in [0, 1], but {self.min_share!r} was given.")
+
+    def of(self, mass: FloatArray) -> FloatArray:
+        """Return the largest violation allowed in each group of this mass; infinite in groups below `min_share`."""
+        if self.per_person is None:
+            return np.full(mass.shape, self.largest)
+        return np.where(self.judges(mass), self.per_person * mass, np.inf)
+
+    def judges(self, mass: FloatArray | float) -> NDArray[np.bool_]:
+        """Return whether groups of this mass are large enough for limits per person."""
+        return np.asarray(mass) >= self.min_share * (1.0 - 1e-9)
+
+    @property
+    def largest(self) -> float:
+        """The number asked for: the largest error per person, or the largest violation."""
+        return self.per_person if self.per_person is not None else ALPHA if self.alpha is None else self.alpha
+
+    def __str__(self) -> str:
+        return f"{'alpha' if self.per_person is None else 'per_person'}={self.largest:g}"
+
+
+def is_number(value: object) -> bool:
+    """Whether an argument is a real number, which True and False are not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def are_within(suprema: FloatArray, limits: FloatArray) -> bool:
     """Return whether every supremum is at most its limit, up to rounding."""
     return bool((suprema <= limits * (1.0 + SLACK)).all())
 
 
 @dataclass(frozen=True, eq=False)
-class Past:
-    """A step of a fit that was interrupted: it is taken again, not computed."""
+class Step:
+    """The state after an update, the violation seen before it, and the drop of the potential.
 
-    update: Update
-    stage: tuple[int, ...]
+    `stage` is the place of the step in the solver's plan: the same for the same step on other rows.
+    """
+
+    state: State
     violation: float
-    progress: float
+    progress: float = np.nan
+    stage: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +142,7 @@ class Problem:
     alpha = 0 asks for all that shrunk steps find, and for nothing beyond. `tolerance`, where it is given, sets a limit
     for each subpopulation in the place of alpha. `is_measured`: whether steps record the violation they are made for;
     `is_guarded`: whether steps may be undone, so that small ones come first; `is_study`: whether alpha is to be reached
-    on these rows whatever that does to others. `past`: the first steps, where an interrupted fit is resumed.
+    on these rows whatever that does to others. `past`: the first steps of a fit that is resumed, to be taken again.
     """
 
     rows: Rows
@@ -92,7 +156,7 @@ class Problem:
     is_measured: bool = True
     is_guarded: bool = False
     is_study: bool = False
-    past: tuple[Past, ...] = ()
+    past: tuple[Step, ...] = ()
     _memory: Recent = field(default_factory=partial(Recent, REMEMBERED), init=False, repr=False)
 
     @property
@@ -171,19 +235,6 @@ class Problem:
         """Return the potential of the geometry."""
         found = self.losses(state)
         return found.brier if self.geometry == "euclidean" else found.log_loss
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """The state after an update, the violation seen before it, and the drop of the potential.
-
-    `stage` is the place of the step in the solver's plan: the same for the same step on other rows.
-    """
-
-    state: State
-    violation: float
-    progress: float = np.nan
-    stage: tuple[int, ...] = ()
 
 
 #: Yields steps; what is sent back is False where a step is to be undone.
@@ -332,7 +383,7 @@ def recalled(problem: Problem, state: State, stage: tuple[int, ...] = ()) -> Ste
     if state.n_updates >= len(problem.past):
         return None
     past = problem.past[state.n_updates]
-    return Step(state.then(past.update), past.violation, past.progress, stage) if past.stage == stage else None
+    return past if past.stage == stage else None
 
 
 def is_shrunk(problem: Problem) -> bool:
@@ -412,8 +463,7 @@ def _shrunk(problem: Problem, state: State, moved: State | None, stage: tuple[in
     if moved is None:
         return None
     seen = float(problem.suprema(state).value.max()) if problem.is_measured else np.nan
-    least = guaranteed_progress(problem, problem.notion.gain(problem.d) * _target(problem))
-    return _progressed(problem, state, moved, seen, max(least, 1.0 / problem.n), stage)
+    return _progressed(problem, state, moved, seen, max(_least_progress(problem), 1.0 / problem.n), stage)
 
 
 def _progressed(
@@ -424,10 +474,10 @@ def _progressed(
     return Step(moved, seen, progress, stage) if progress >= least - ROUNDING else None
 
 
-def _target(problem: Problem) -> float:
-    """Return the least violation that a step may be asked to remove."""
+def _least_progress(problem: Problem) -> float:
+    """Return the drop of the potential that the bound counts on: that of the least violation a step has to remove."""
     limits = [limit for limit in problem.limits.tolist() if isfinite(limit)]
-    return min(limits, default=1.0)
+    return guaranteed_progress(problem, problem.notion.gain(problem.d) * min(limits, default=1.0))
 
 
 def _all_at_once(problem: Problem, state: State, number: int) -> Steps:
@@ -541,7 +591,7 @@ def _take(problem: Problem, state: State, terms: tuple[Term, ...], found: Suprem
     if problem.step is None or problem.step == 1.0:
         eta = line_search(problem.rows, state, terms, problem.geometry)
     else:
-        eta = problem.step * newton(problem.rows, state, terms, problem.geometry)
+        eta = problem.step * problem.rows.run(Along(state, terms, problem.geometry)).newton
     if eta == 0.0:
         return None
     moved = state.then(Update(tuple(term.scaled(eta) for term in terms), problem.geometry))
@@ -569,7 +619,7 @@ def bound(solver: str, problem: Problem) -> int:
         return _whole(max(8 * problem.d / beta / beta, own))
     if problem.alpha == 0.0:  # every shrunk step gains a row's worth
         return _whole(loss * problem.n)
-    progress = guaranteed_progress(problem, problem.notion.gain(problem.d) * _target(problem))
+    progress = _least_progress(problem)
     return _whole(loss / progress if progress > 0 else np.inf)
 
 

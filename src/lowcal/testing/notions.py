@@ -23,7 +23,7 @@ from lowcal.kernels.simplex import FloatArray
 from lowcal.notions import Notion, Suprema, Witness, parse_notion
 from lowcal.notions.weights import Weight
 from lowcal.solve.fitting import multicalibrate
-from lowcal.solve.options import read_random_state
+from lowcal.solve.homes import read_random_state
 from lowcal.subpopulations import Memberships
 from lowcal.testing.subpopulations import CLOSE, EXACT, SOLVERS, Findings, Rule, attempt, largest_rise, listed
 

@@ -24,9 +24,9 @@ from lowcal.data.errors import CheckFailed, FitWarning, InvalidInput, sentence
 from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
 from lowcal.kernels.simplex import FloatArray, IntArray, brier
-from lowcal.solve.fitting import multicalibrate
-from lowcal.solve.options import SolverName, read_random_state
-from lowcal.solve.runs import Fit
+from lowcal.solve.fitting import Fit, multicalibrate
+from lowcal.solve.homes import read_random_state
+from lowcal.solve.solvers import SolverName
 from lowcal.subpopulations import Family, Subpopulations, WeakLearner
 
 #: The solvers with which every notion and class is fitted; "first" may need very many updates.

@@ -17,12 +17,12 @@ from lowcal.data.inputs import SUM_TOLERANCE, Layout, check_weight, read_probabi
 from lowcal.kernels.card import cuda
 from lowcal.kernels.card.formula import Device, Formula, Inputs, Precision, chances
 from lowcal.kernels.simplex import IntArray
+from lowcal.rows.base import flatten
 from lowcal.rows.card import clipped, smooth, trees  # noqa: F401  (register how a card sums what is asked for)
 from lowcal.rows.card.coded import Coded, Moves, arrays_of, each
 from lowcal.rows.card.forests import binned_on, every_value, moved_probabilities
 from lowcal.rows.card.rows import BLOCK, STATES, Card, told_when_full
 from lowcal.rows.keys import key_of
-from lowcal.rows.packing import flatten
 from lowcal.rows.reading import (
     SAMPLE_ROWS,
     Labels,

@@ -13,12 +13,11 @@ from lowcal.data.errors import CardFull, InvalidInput
 from lowcal.kernels.card.formula import Device, Formula, Inputs
 from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FloatArray, IntArray, from_scores
-from lowcal.rows.base import START, Mask, Pass, Result, Scale, Shard, State, outdated
+from lowcal.rows.base import START, Mask, Pass, Result, Scale, Shard, State, flatten, outdated
 from lowcal.rows.card.coded import Coded, Lines, arrays_of, each, flat_on, in_two, row_lines
 from lowcal.rows.card.forests import by_columns, displacement, moved
 from lowcal.rows.disk import Far, outcomes_of
 from lowcal.rows.keys import key_of
-from lowcal.rows.packing import flatten
 from lowcal.rows.updates import Term
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded

@@ -20,8 +20,7 @@ from lowcal.rows.card import passes  # noqa: F401  (what is registered there is 
 from lowcal.rows.card.coded import ROW, cell_text, weight_text
 from lowcal.rows.card.forests import BinColumns, forest_values, tree_sum, tree_sum_values
 from lowcal.rows.card.rows import BLOCK, Card, on_card
-from lowcal.rows.passes import MOST_SCORE, CellMoments, CellSums, MassSums, Moments, bound_of
-from lowcal.rows.questions import Probed, Witnessed
+from lowcal.rows.passes import MOST_SCORE, CellMoments, CellSums, MassSums, Moments, Probed, Witnessed, bound_of
 from lowcal.subpopulations.asking import Residuals, part_of_rows
 from lowcal.subpopulations.base import Everyone, Family
 from lowcal.subpopulations.growing import LEAST_BEND, Grown, LevelSums
