@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowcal.kernels import reference, switch
+from lowcal.kernels import loops, reference
 from lowcal.kernels.replay import LOG_ODDS, MirrorProgram, Program, Read
 from lowcal.kernels.simplex import FAR, FLOOR
 
@@ -40,7 +40,7 @@ def check_program(program, f: np.ndarray, codes: list[np.ndarray], compiled: boo
     """The program gives what is expected of every row, in pieces of seven rows and alone; f stays as it is."""
     before = f.copy()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(switch, "COMPILE_FROM", 0 if compiled else 10**9)
+        patch.setattr(loops, "COMPILE_FROM", 0 if compiled else 10**9)
         patch.setattr(reference, "CACHE", 14)
         got = program(f, codes)
     np.testing.assert_array_equal(f, before)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import lowcal
 from lowcal.data.frames import Table
 from lowcal.errors import InvalidInput
-from lowcal.kernels import reference, switch
+from lowcal.kernels import loops, reference
 from lowcal.kernels.parts import outer_moments
 from lowcal.kernels.reference import Matrix, pack
 from lowcal.subpopulations.memberships import Bits
@@ -139,7 +139,7 @@ def test_every_type_and_form_gives_the_same_bytes(kind: type) -> None:
 
 def large_booleans() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """As few rows of booleans as compiled kernels pack."""
-    return world(-(-switch.COMPILE_FROM // 64), 64)
+    return world(-(-loops.COMPILE_FROM // 64), 64)
 
 
 @pytest.mark.parametrize("byte", [2, 128, 255])

@@ -9,7 +9,7 @@ whole class. Replacing w by 1 - w gives V(-r) = V(r) - sum r: the other sign cos
 Both solvers run the dynamic program F_j(w) = r_j w + max_{|u-w| <= d_j} F_{j-1}(u), keep only the interval
 where the concave F_j is largest, and read the weights backwards from these intervals. `stack` holds the
 slope drops of F_j and is nearly linear on real data; `dual` holds those of its conjugate and is
-O(m log m) always. The passes of this file are plain Python on lists of numbers; `compiled_line` compiles them as they
+O(m log m) always. The passes of this file are plain Python on lists of numbers; `compiled` compiles them as they
 stand, for arrays.
 """
 
@@ -22,8 +22,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from lowcal.kernels.loops import compiled
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.kernels.switch import compiled
 
 Method: TypeAlias = Literal["auto", "stack", "dual"]
 #: A list or an array of floats.
@@ -99,7 +99,7 @@ def passes_for(points: int) -> ModuleType:
     >>> passes_for(100).IS_COMPILED
     False
     """
-    return (compiled("compiled_line") or PURE) if points >= COMPILE_FROM else PURE
+    return (compiled("compiled") or PURE) if points >= COMPILE_FROM else PURE
 
 
 def hold(numbers: FloatArray | IntArray) -> Any:

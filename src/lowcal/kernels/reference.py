@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.kernels.exact import BLOCK, Grid
-from lowcal.kernels.loops import FEW, padded
+from lowcal.kernels.loops import FEW, code_rows, kernels_at_hand, kernels_for, pad, padded
 from lowcal.kernels.products import UNSPLIT, UNSPLIT_VECTOR, by_row, product
 from lowcal.kernels.simplex import FloatArray, IntArray, of_odds_against
-from lowcal.kernels.switch import kernels_at_hand, kernels_for
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
 CHUNK = 1 << 21
@@ -514,30 +513,6 @@ class CodeSums:
         """Return the histograms, decoded."""
         firsts, pairs = self.design.firsts, zip(self.design.codes, self.design.decode, strict=True)
         return np.concatenate([t.gather(self.histograms[firsts[id(c)]][:, : self.q]) for c, t in pairs])
-
-
-def pad(R: FloatArray) -> FloatArray:
-    """Return R as kernels take it: rows one after the other, as many numbers in each as are added together."""
-    n, q = R.shape
-    if padded(q) == q:
-        return np.ascontiguousarray(R)
-    wide = np.zeros((n, padded(q)))
-    wide[:, :q] = R
-    return wide
-
-
-def code_rows(columns: Sequence[IntArray], part: slice) -> IntArray:
-    """Return the codes of some rows, one run for each column, in the smallest type that holds them.
-
-    >>> code_rows([np.array([1, 2], dtype=np.uint8), np.array([3, 400], dtype=np.uint16)], slice(1, 2))
-    array([[  2],
-           [400]], dtype=uint16)
-    """
-    n = len(columns[0][part]) if columns else 0
-    together = np.empty((len(columns), n), dtype=np.result_type(np.uint8, *(c.dtype for c in columns)))
-    for k, column in enumerate(columns):
-        together[k] = column[part]
-    return together
 
 
 @dataclass(frozen=True, eq=False)

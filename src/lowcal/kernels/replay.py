@@ -20,10 +20,9 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.loops import padded
-from lowcal.kernels.reference import code_rows, rows_in_cache
+from lowcal.kernels.loops import code_rows, kernels_for, padded
+from lowcal.kernels.reference import rows_in_cache
 from lowcal.kernels.simplex import FloatArray, IntArray, log_odds_of, of_odds_against, sigmoid_of
-from lowcal.kernels.switch import kernels_for
 
 #: In place of a power of f: the log odds of f.
 LOG_ODDS = -1

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.kernels.exact import Scale as Scale
+from lowcal.kernels.loops import part_of
 from lowcal.kernels.reference import Design, Stacked, sample_rows, stack
 from lowcal.kernels.simplex import FloatArray, IntArray, scores
-from lowcal.kernels.switch import part_of
 from lowcal.rows.keys import MANY_ROWS
 from lowcal.rows.packing import flatten
 from lowcal.rows.updates import Term, Update, displacements

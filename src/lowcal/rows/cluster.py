@@ -18,8 +18,8 @@ from lowcal.data.files.batches import SOURCE, Batch, at_row, open_batches, read_
 from lowcal.data.inputs import Layout
 from lowcal.data.progress import Passes
 from lowcal.kernels.exact import Fine, Scale
+from lowcal.kernels.loops import part_of
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.kernels.switch import part_of
 from lowcal.rows.base import REMEMBERED, START, Mask, Pass, Result, Shard, State
 from lowcal.rows.disk import Far, RawRows, join_raw_rows, outcomes_of
 from lowcal.rows.engines.base import Engine, Job, Part

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from lowcal.data.errors import CannotWrite, InvalidInput
 from lowcal.data.progress import Passes
 from lowcal.kernels.exact import BLOCK, Fine, Scale
+from lowcal.kernels.loops import part_of
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.kernels.switch import part_of
 from lowcal.rows.base import (
     DESIGNS,
     MOST_LOCAL,

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from lowcal.kernels.exact import Fine, normalised
+from lowcal.kernels.loops import part_of
 from lowcal.kernels.reference import sample_rows
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.kernels.switch import part_of
 from lowcal.rows.base import START, Local, Mask, Pass, Picked, Result, Rows, Scale, Shard, State, unit_of
 from lowcal.rows.keys import copies_inside, draw_labels, draw_shares, uniforms
 from lowcal.rows.packing import join_rows, take_rows

@@ -19,6 +19,7 @@ import numpy as np
 from scipy import sparse
 
 from lowcal.kernels.logistic import LEAST_CURVATURE
+from lowcal.kernels.loops import part_of
 from lowcal.kernels.parts import Parts
 from lowcal.kernels.products import Cholesky, dot, gram, product
 from lowcal.kernels.reference import (
@@ -35,7 +36,6 @@ from lowcal.kernels.reference import (
     stack,
 )
 from lowcal.kernels.simplex import SMALLEST, FloatArray, Geometry, IntArray, leading
-from lowcal.kernels.switch import part_of
 from lowcal.notions.base import Suprema
 from lowcal.notions.moments import displacement, moments
 from lowcal.notions.weights import Cell, CellIds, Evaluated, Weight, evaluate

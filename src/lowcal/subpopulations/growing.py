@@ -30,10 +30,9 @@ from scipy.special import logit
 
 from lowcal.data.checked_json import MOST, Numbers, Plain, WrittenOnce
 from lowcal.kernels.exact import Grid, Scale, Tables, row_bits
-from lowcal.kernels.portable import portable_sigmoid
+from lowcal.kernels.loops import compiled
 from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces
-from lowcal.kernels.simplex import FLOOR, SMALLEST, TIE, FloatArray, Geometry, IntArray
-from lowcal.kernels.switch import compiled
+from lowcal.kernels.simplex import FLOOR, SMALLEST, TIE, FloatArray, Geometry, IntArray, portable_sigmoid
 from lowcal.subpopulations.asking import Here, Source, Visited, part_of_rows
 from lowcal.subpopulations.bins import Binned
 
