@@ -29,9 +29,8 @@ from lowcal.data.frames import Table as Frame
 from lowcal.data.progress import Passes
 from lowcal.kernels import loops
 from lowcal.kernels.line import solve_line
-from lowcal.kernels.parts import outer_moments
 from lowcal.kernels.reference import Codes, DecodeTable
-from lowcal.notions.moments import moments_at
+from lowcal.notions.moments import moments_at, outer_moments
 from lowcal.notions.weights import monomials
 from lowcal.rows import START, Memory
 from lowcal.rows.passes import Moments

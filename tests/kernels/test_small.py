@@ -13,8 +13,8 @@ import lowcal
 from lowcal.data.frames import Table
 from lowcal.errors import InvalidInput
 from lowcal.kernels import loops, reference
-from lowcal.kernels.parts import outer_moments
 from lowcal.kernels.reference import Matrix, pack
+from lowcal.notions.moments import outer_moments
 from lowcal.subpopulations.memberships import Bits
 
 seeds = st.integers(0, 2**32 - 1)

@@ -16,7 +16,7 @@ from lowcal.kernels import simplex
 from lowcal.kernels.clipped import Line, sorted_step
 from lowcal.kernels.reference import Codes, Cumulative, DecodeTable, Design, Matrix, Stacked
 from lowcal.kernels.simplex import TIE
-from lowcal.notions.low_degree import _linear_witness, best_linear
+from lowcal.notions.finite import _linear_witness, best_linear
 from lowcal.notions.moments import displacement, moments
 from lowcal.notions.weights import CellIds, Points, evaluate, monomials
 from lowcal.rows import START, Memory, State

@@ -19,8 +19,7 @@ from lowcal.kernels.simplex import FloatArray, IntArray, scores
 from lowcal.rows.keys import MANY_ROWS
 from lowcal.rows.packing import flatten
 from lowcal.rows.updates import Term, Update, displacements
-from lowcal.subpopulations.asking import Trail
-from lowcal.subpopulations.base import Encoded, Family
+from lowcal.subpopulations.base import Encoded, Family, Trail
 
 T = TypeVar("T")
 Result = TypeVar("Result", covariant=True)

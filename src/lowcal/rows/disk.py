@@ -41,8 +41,7 @@ from lowcal.rows.base import (
 )
 from lowcal.rows.keys import draw_labels, uniforms
 from lowcal.rows.packing import Rebuild, flatten, join_rows, kinds, take_rows, unpack_bits
-from lowcal.subpopulations.asking import Trail
-from lowcal.subpopulations.base import Encoded
+from lowcal.subpopulations.base import Encoded, Trail
 from lowcal.subpopulations.bins import Binned
 
 #: Where an array is in a file, its type and its shape.

@@ -17,11 +17,11 @@ from lowcal.kernels.exact import Grid, Scale, Tables
 from lowcal.kernels.reference import histogram
 from lowcal.rows.base import START, Local, Rows, Shard
 from lowcal.rows.memory import Memory
-from lowcal.subpopulations.asking import part_of_rows
 from lowcal.subpopulations.base import Encoded, Encoder, WeakLearner
 from lowcal.subpopulations.bins import BinEncoder, Binned, can_be_ordered, order_by_sums
 from lowcal.subpopulations.growing import shares
 from lowcal.subpopulations.levels import Levels
+from lowcal.subpopulations.single_row import part_of_rows
 from lowcal.subpopulations.union import UnionEncoder
 
 

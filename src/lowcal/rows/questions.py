@@ -11,7 +11,7 @@ from lowcal.notions.base import Witness
 from lowcal.notions.moments import residual
 from lowcal.notions.weights import Cell, Monomial, Weight
 from lowcal.rows.base import Local, State
-from lowcal.subpopulations.asking import Residuals
+from lowcal.subpopulations.base import Residuals
 
 
 @dataclass(frozen=True, eq=False)

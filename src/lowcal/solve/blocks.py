@@ -20,7 +20,6 @@ from scipy import sparse
 
 from lowcal.kernels.logistic import LEAST_CURVATURE
 from lowcal.kernels.loops import part_of
-from lowcal.kernels.parts import Parts
 from lowcal.kernels.products import Cholesky, dot, gram, product
 from lowcal.kernels.reference import (
     CACHE,
@@ -37,7 +36,7 @@ from lowcal.kernels.reference import (
 )
 from lowcal.kernels.simplex import SMALLEST, FloatArray, Geometry, IntArray, leading
 from lowcal.notions.base import Suprema
-from lowcal.notions.moments import displacement, moments
+from lowcal.notions.moments import Parts, displacement, moments
 from lowcal.notions.weights import Cell, CellIds, Evaluated, Weight, evaluate
 from lowcal.rows.base import FEW_ROWS, Local, Rows, State
 from lowcal.rows.keys import MANY_ROWS

@@ -33,8 +33,9 @@ from lowcal.kernels.exact import Grid, Scale, Tables, row_bits
 from lowcal.kernels.loops import compiled
 from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces
 from lowcal.kernels.simplex import FLOOR, SMALLEST, TIE, FloatArray, Geometry, IntArray, portable_sigmoid
-from lowcal.subpopulations.asking import Here, Source, Visited, part_of_rows
+from lowcal.subpopulations.base import Here, Source, Visited
 from lowcal.subpopulations.bins import Binned
+from lowcal.subpopulations.single_row import part_of_rows
 
 #: A split must gain, and a node must weigh, at least this much; the weights of all rows sum to one.
 LEAST = 1e-12

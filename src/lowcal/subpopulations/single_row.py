@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from lowcal.data.errors import InvalidInput, MissingColumn, suggest
 from lowcal.data.frames import Table as Frame
 from lowcal.kernels.reference import Decode
-from lowcal.subpopulations.asking import part_of_rows
 
 #: A column of X -> the raw value in the row.
 Row: TypeAlias = Callable[[str], Any]
@@ -155,6 +154,17 @@ Read: TypeAlias = Always | CodeRead | MemberRead
 Evaluate: TypeAlias = Callable[[Any], NDArray[Any]]
 #: Values that are evaluated together -> how.
 Together: TypeAlias = Callable[[list[Any]], Evaluate]
+
+
+def part_of_rows(rows: Any, part: tuple[int, ...]) -> Any:
+    """Return the part of encoded rows that a learner of a union reads.
+
+    >>> part_of_rows((1, (2, 3)), (1, 0))
+    2
+    """
+    for index in part:
+        rows = rows[index]
+    return rows
 
 
 class RowFacts:

@@ -17,11 +17,11 @@ from lowcal.data.inputs import check_positive, check_whole, is_share
 from lowcal.data.onnx_graph import GraphColumns, GraphMembers
 from lowcal.kernels.reference import Design
 from lowcal.kernels.simplex import FloatArray, Geometry, IntArray
-from lowcal.subpopulations.asking import Asked
 from lowcal.subpopulations.base import (
     CLASSES,
     ENCODERS,
     FAMILIES,
+    Asked,
     Breakdown,
     Encoded,
     Encoder,

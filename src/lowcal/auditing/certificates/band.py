@@ -22,7 +22,7 @@ from lowcal.auditing.certificates.panel import Negatives, Panel
 from lowcal.auditing.certificates.score import Cumulants, Totals, WitnessSums, cumulants, normal_score
 from lowcal.kernels.simplex import SMALLEST, FloatArray, leading
 from lowcal.notions.base import Finite, Notion, Suprema, Witness
-from lowcal.notions.full import Full
+from lowcal.notions.finite import Full
 from lowcal.notions.weights import Cell, Monomial, Weight
 
 Method = Literal["bootstrap", "exact", "bernstein", "hoeffding"]

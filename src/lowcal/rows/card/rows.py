@@ -20,8 +20,7 @@ from lowcal.rows.disk import Far, outcomes_of
 from lowcal.rows.keys import key_of
 from lowcal.rows.packing import flatten
 from lowcal.rows.updates import Term
-from lowcal.subpopulations.asking import Trail
-from lowcal.subpopulations.base import Encoded
+from lowcal.subpopulations.base import Encoded, Trail
 
 P = ParamSpec("P")
 T = TypeVar("T")

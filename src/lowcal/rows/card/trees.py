@@ -22,9 +22,9 @@ from lowcal.rows.card.forests import BinColumns, forest_values, tree_sum, tree_s
 from lowcal.rows.card.rows import BLOCK, Card, on_card
 from lowcal.rows.passes import MOST_SCORE, CellMoments, CellSums, MassSums, Moments, bound_of
 from lowcal.rows.questions import Probed, Witnessed
-from lowcal.subpopulations.asking import Residuals, part_of_rows
-from lowcal.subpopulations.base import Everyone, Family
+from lowcal.subpopulations.base import Everyone, Family, Residuals
 from lowcal.subpopulations.growing import LEAST_BEND, Grown, LevelSums
+from lowcal.subpopulations.single_row import part_of_rows
 from lowcal.subpopulations.trees import Largest, LargestValues, Start, Unexplained
 
 #: The most cells of a grid that are counted on the card.
