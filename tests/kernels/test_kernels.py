@@ -16,7 +16,7 @@ from scipy.special import expit
 from lowcal.kernels import clipped, compiled, loops, reference, trees
 from lowcal.kernels.clipped import Clipping, Line, binned_step, bins_of, sorted_step
 from lowcal.kernels.exact import Grid
-from lowcal.kernels.loops import kernels_for, padded
+from lowcal.kernels.loops import MirrorReads, kernels_for, padded
 from lowcal.kernels.reference import Codes, DecodeTable
 from lowcal.kernels.simplex import FAR, odds, of_odds_against, portable_sigmoid, sigmoid
 from lowcal.notions import weights
@@ -146,7 +146,7 @@ def test_pairs_of_codes(seed: int, n: int, n_a: int, n_b: int, q: int, compiled:
         expected[a[i], b[i]] += R[i]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loops, "COMPILE_FROM", 0 if compiled else 10**9)
-        np.testing.assert_allclose(reference.pair_histogram(a, b, n_a, n_b, R), expected, atol=1e-13)
+        np.testing.assert_allclose(reference.pair_histogram(a, b, n_a, n_b, R, n), expected, atol=1e-13)
 
 
 @settings(deadline=None, max_examples=60)
@@ -185,7 +185,8 @@ def test_log_odds_bend(engine: ModuleType, powers: list[int], n: int) -> None:
     engine.lay_odds(f, z)
     np.testing.assert_array_equal(z, odds(f))
     z = np.log(z)
-    engine.bend(z, f, codes, column, offset[column], tables, np.array(powers, dtype=np.intp), out)
+    update = MirrorReads(np.array(powers, dtype=np.intp), column, offset[column], tables)
+    engine.bend(z, f, codes, update, out)
     score = z.copy()
     for k, power in enumerate(powers):
         factor = sum((tables[offset[c] + codes[c], k] for c in column), start=np.zeros(n))
@@ -302,8 +303,8 @@ def test_passes_by_small_pieces(seed: int, n: int, S: int, d: int, compiled: boo
             np.testing.assert_allclose(g, np.einsum("nc,ns,na->csa", C, dense, rho), atol=1e-12)
             np.testing.assert_allclose(delta, np.einsum("nc,ns,csa->na", C, dense, theta), atol=1e-12)
         H = rng.normal(size=(n, 2))
-        for pairs in (0, 100):
-            patch.setattr(reference, "PAIRS_IN_CACHE", pairs)
+        for pairs in (1, 100):
+            patch.setattr(reference, "CACHE", pairs)
             np.testing.assert_allclose(design.gram(H), np.einsum("nk,nc,ne->kce", H, C, C), atol=1e-12)
 
 

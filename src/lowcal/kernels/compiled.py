@@ -23,7 +23,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from lowcal.kernels import line
-from lowcal.kernels.loops import LAST, MIXED, STRIDE, UNUSED, interrupts_wait
+from lowcal.kernels.loops import LAST, MIXED, STRIDE, UNUSED, Masks, MirrorReads, Reads, interrupts_wait
 from lowcal.kernels.simplex import FAR, FLOOR, FloatArray, IntArray
 
 IS_COMPILED = True
@@ -243,28 +243,16 @@ def add_look_up(codes: IntArray, table: FloatArray, out: FloatArray) -> None:
 
 
 @compile_kernel
-def replay(
-    f: FloatArray,
-    codes: IntArray,
-    starts: IntArray,
-    column: IntArray,
-    offset: IntArray,
-    width: IntArray,
-    tables: FloatArray,
-    group: IntArray,
-    step: FloatArray,
-    power: IntArray,
-    mask_column: IntArray,
-    mask_offset: IntArray,
-    masks: NDArray[np.uint8],
-) -> None:
+def replay(f: FloatArray, codes: IntArray, reads: Reads, masks: Masks) -> None:
     """Run updates in place; a group that several of them move is looked up once, and then read as bytes."""
+    starts, column, offset, width, tables = reads
+    group, step, power, mask_column, mask_offset, members = masks
     inside = np.empty((len(mask_column), ROWS), np.uint8)
     lanes = np.empty(ROWS * max(1, width.max()))
     for s in range(0, len(f), ROWS):
         run = f[s : s + ROWS]
         for g in range(len(mask_column)):
-            code, mask = codes[mask_column[g], s : s + ROWS], masks[mask_offset[g] :]
+            code, mask = codes[mask_column[g], s : s + ROWS], members[mask_offset[g] :]
             for i in range(len(run)):
                 inside[g, i] = mask[code[i]]
         for t in range(len(starts) - 1):
@@ -286,17 +274,9 @@ def lay_odds(f: FloatArray, out: FloatArray) -> None:
 
 
 @compile_kernel
-def bend(
-    z: FloatArray,
-    f: FloatArray,
-    codes: IntArray,
-    column: IntArray,
-    offset: IntArray,
-    tables: FloatArray,
-    powers: IntArray,
-    out: FloatArray,
-) -> None:
+def bend(z: FloatArray, f: FloatArray, codes: IntArray, update: MirrorReads, out: FloatArray) -> None:
     """Sum the look-ups of ROWS rows while they are in the first cache, then add them to z."""
+    powers, column, offset, tables = update
     width, flat = tables.shape[1], tables.reshape(-1)
     lanes = np.empty(ROWS * width)
     for s in range(0, len(z), ROWS):

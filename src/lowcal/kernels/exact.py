@@ -30,8 +30,6 @@ Wholes: TypeAlias = NDArray[np.int64]
 #: Up to this many columns of different units are rounded one by one: it saves a tenth of a fit of 1,000,000 rows x 100
 #: groups.
 NARROW = 16
-#: Integers of 64 bits hold the sums of this many full blocks.
-BLOCKS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +100,8 @@ def _exponent(bound: float) -> int:
 
 @lru_cache(maxsize=256)
 def _grid(exponent: int, n: int) -> Grid:
-    return _of_bits(exponent, max(2, (min(n, BLOCK) - 1).bit_length(), (n - 1).bit_length() - BLOCKS))
+    # integers of 64 bits hold the sums of 2^10 full blocks
+    return _of_bits(exponent, max(row_bits(min(n, BLOCK)), row_bits(n) - 10))
 
 
 @lru_cache(maxsize=256)

@@ -21,7 +21,7 @@ from contextvars import ContextVar, copy_context
 from functools import cache, reduce
 from importlib import import_module
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,6 @@ NUMPY = sys.modules[__name__]
 
 #: With more moments than this, whole rows of numbers are added or copied at a time.
 FEW = 4
-#: Uniform numbers are made in pieces of about this many bytes, which stay in the second cache.
-BYTES = 1 << 18
 #: splitmix64: what the number of a row is multiplied by, shifts and factors, the last shift, the bits left over.
 STRIDE = np.uint64(0x9E3779B97F4A7C15)
 MIXED = (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB))
@@ -135,30 +133,52 @@ def add_look_up(codes: IntArray, table: FloatArray, out: FloatArray) -> None:
         run += np.take(entries, index)
 
 
-def replay(
-    f: FloatArray,
-    codes: IntArray,
-    starts: IntArray,
-    column: IntArray,
-    offset: IntArray,
-    width: IntArray,
-    tables: FloatArray,
-    group: IntArray,
-    step: FloatArray,
-    power: IntArray,
-    mask_column: IntArray,
-    mask_offset: IntArray,
-    masks: NDArray[np.uint8],
-) -> None:
+class Reads(NamedTuple):
+    """The look-ups of many updates: those of update t are the ones from starts[t] to starts[t + 1].
+
+    The table of a look-up begins at its offset and holds width[t] numbers for each code, the factors of f^0, f^1, ...
+    """
+
+    starts: IntArray
+    column: IntArray
+    offset: IntArray
+    width: IntArray
+    tables: FloatArray
+
+
+class Masks(NamedTuple):
+    """Updates that move one group by a number: which group, how far. A group is looked up once for all its updates.
+
+    `group[t]` is -1 for other updates; `column` and `tables` (0 or 1 for each code, from `offset` on) are the groups.
+    """
+
+    group: IntArray
+    step: FloatArray
+    power: IntArray
+    column: IntArray
+    offset: IntArray
+    tables: NDArray[np.uint8]
+
+
+class MirrorReads(NamedTuple):
+    """The look-ups of one mirror update: powers of f, and for each column that is read a table of their factors."""
+
+    powers: IntArray
+    column: IntArray
+    offset: IntArray
+    tables: FloatArray
+
+
+def replay(f: FloatArray, codes: IntArray, reads: Reads, masks: Masks) -> None:
     """Run updates in place: f <- clip(f + sum_r sum_j f^j tables[offset_r + width codes[column_r] + j], 0, 1).
 
     Where group[t] is one, update t instead reads its 0/1 table in `masks`, times step[t] f^power[t].
     """
-    index = codes.astype(np.intp)
-    for t in range(len(starts) - 1):
-        if group[t] >= 0:
-            inside = np.take(masks[mask_offset[group[t]] :], index[mask_column[group[t]]])
-            delta = step[t] * inside * f ** power[t]
+    index, (starts, column, offset, width, tables) = codes.astype(np.intp), reads
+    for t, g in enumerate(masks.group):
+        if g >= 0:
+            inside = np.take(masks.tables[masks.offset[g] :], index[masks.column[g]])
+            delta = masks.step[t] * inside * f ** masks.power[t]
         else:
             delta = np.zeros(len(f))
             for j in reversed(range(width[t])):
@@ -173,25 +193,16 @@ def lay_odds(f: FloatArray, out: FloatArray) -> None:
     out[:] = odds(f)
 
 
-def bend(
-    z: FloatArray,
-    f: FloatArray,
-    codes: IntArray,
-    column: IntArray,
-    offset: IntArray,
-    tables: FloatArray,
-    powers: IntArray,
-    out: FloatArray,
-) -> None:
+def bend(z: FloatArray, f: FloatArray, codes: IntArray, update: MirrorReads, out: FloatArray) -> None:
     """Fill out with minus the log odds z + sum_k x_k sum_r tables[offset_r + codes[column_r], k], at most FAR.
 
     x_k is f^powers_k, or z where powers_k is below 0.
     """
-    factors = np.zeros((len(z), tables.shape[1]))
-    for k, start in zip(column, offset, strict=True):
-        add_look_up(codes[k], tables[start:], factors)
+    factors = np.zeros((len(z), update.tables.shape[1]))
+    for k, start in zip(update.column, update.offset, strict=True):
+        add_look_up(codes[k], update.tables[start:], factors)
     out[:] = z
-    for k, power in enumerate(powers):
+    for k, power in enumerate(update.powers):
         x = z if power < 0 else reduce(np.multiply, [f] * power, np.ones(1))
         out += factors[:, k] * x
     np.minimum(np.negative(out, out=out), FAR, out=out)
@@ -216,19 +227,18 @@ def add_fine(terms: FloatArray, first: float, second: float) -> tuple[float, flo
 
 def lay_uniforms(key: np.uint64, first: int, out: FloatArray) -> None:
     """Fill out with numbers in [0, 1) that belong to a key and the rows from number `first` on (splitmix64)."""
-    size = BYTES // 32
+    size = 1 << 13  # four arrays of this length stay in the second cache
     for start in range(0, len(out), size):
         here = out[start : start + size]
         np.multiply(_numbers(key, first + start, len(here)), 2.0**-53, out=here)
 
 
 def _numbers(key: np.uint64, first: int, n: int) -> NDArray[np.uint64]:
-    """Return the same numbers times 2^53."""
     return numbers_of(key, np.arange(first, first + n, dtype=np.uint64))
 
 
 def numbers_of(key: np.uint64, rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the numbers of these rows, which are overwritten, times 2^53."""
+    """Return the same numbers, of these rows, which are overwritten, times 2^53."""
     h = rows
     h *= STRIDE
     h += key
@@ -274,18 +284,16 @@ def kernels_for(numbers: int) -> ModuleType:
     >>> kernels_for(100).IS_COMPILED
     False
     """
-    return _compiled_loops() if round(numbers * _times.get()) >= COMPILE_FROM else NUMPY
+    if round(numbers * _times.get()) < COMPILE_FROM:
+        return NUMPY
+    if not _at_hand:
+        _at_hand.append(compiled("compiled") or NUMPY)
+    return _at_hand[0]
 
 
 def kernels_at_hand(numbers: int = 0) -> ModuleType:
     """Return the compiled loops if they are in use already, or pay: for loops that give the same bits either way."""
     return _at_hand[0] if _at_hand else kernels_for(numbers)
-
-
-def _compiled_loops() -> ModuleType:
-    if not _at_hand:
-        _at_hand.append(compiled("compiled") or NUMPY)
-    return _at_hand[0]
 
 
 @contextmanager

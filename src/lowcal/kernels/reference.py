@@ -12,25 +12,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import accumulate, combinations_with_replacement, groupby
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.kernels.exact import BLOCK, Grid
-from lowcal.kernels.loops import FEW, code_rows, kernels_at_hand, kernels_for, pad, padded
+from lowcal.kernels.loops import FEW, MirrorReads, code_rows, kernels_at_hand, kernels_for, pad, padded
 from lowcal.kernels.products import UNSPLIT, UNSPLIT_VECTOR, by_row, product
 from lowcal.kernels.simplex import FloatArray, IntArray, of_odds_against
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
 CHUNK = 1 << 21
 
-#: Passes with few numbers a row take pieces of this many, which stay in the second cache.
+#: So many numbers stay in the second cache: pieces of passes with few numbers a row, histograms of pairs of codes.
 CACHE = 1 << 17
-
-#: Up to this many pairs of codes of two columns are counted in one histogram: more would leave the cache.
-PAIRS_IN_CACHE = 1 << 17
 
 #: Members of groups of at most this many levels are gathered level by level.
 FEW_LEVELS = 32
@@ -43,22 +40,6 @@ Combination: TypeAlias = Callable[[slice], FloatArray]
 Find: TypeAlias = Callable[[int], tuple[IntArray, FloatArray]]
 #: A slice of the rows and the cell of each -> the coefficients of the row's own cell, summed over the members.
 CellCombination: TypeAlias = Callable[[slice, IntArray], FloatArray]
-
-
-class Accumulator(Protocol):
-    """C'R under construction, where R comes in pieces."""
-
-    def add(self, part: slice, R: FloatArray) -> None:
-        """Add C[part]'R for the rows of a slice; R has shape (rows, q), or more columns that do not count."""
-        ...
-
-    def total(self) -> FloatArray:
-        """Return the sum of all that was added, shape (m, q)."""
-        ...
-
-    def tables(self) -> Sequence[FloatArray]:
-        """Return what the sum is made of, to be read or replaced; a table may have more columns that do not count."""
-        ...
 
 
 class Design(Protocol):
@@ -76,10 +57,11 @@ class Design(Protocol):
             sums.add(part, R[part])
         return sums.total()
 
-    def sums(self, q: int, grid: Grid | None = None) -> Accumulator:
+    def sums(self, q: int, grid: Grid | None = None) -> Sums:
         """Return C'R for R of q columns under construction: zero, before the first piece of R is added.
 
-        With a grid, on which R lies, products that are not are rounded to it.
+        With a grid, on which R lies, products that are not are rounded to it. A piece of R, and the tables of the sum,
+        may have more columns, which do not count.
         """
         ...
 
@@ -87,16 +69,8 @@ class Design(Protocol):
         """Return sum_i C_ij R_ia [ids_i = s] as (m, n_cells, q); rows with ids = n_cells belong to no cell."""
         ...
 
-    def combine(self, theta: FloatArray) -> FloatArray:
-        """Return C theta for theta of shape (m, q), a piece of the rows at a time."""
-        combination, (n, q) = self.combination(theta), (self.shape[0], theta.shape[1])
-        total = np.empty((n, q))
-        for part in rows_in_cache(n, q):
-            total[part] = combination(part)
-        return total
-
     def combination(self, theta: FloatArray) -> Combination:
-        """Return C theta as a function of the rows that are wanted."""
+        """Return C theta, for theta of shape (m, q), as a function of the rows that are wanted."""
         ...
 
     def cell_combination(self, theta: FloatArray) -> CellCombination:
@@ -164,51 +138,9 @@ class Design(Protocol):
         return find
 
 
-class Decode(Protocol):
-    """The L x m table that says which groups a code belongs to."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Levels and groups."""
-        ...
-
-    def gather(self, histogram: FloatArray) -> FloatArray:
-        """Return decode' histogram."""
-        ...
-
-    def spread(self, theta: FloatArray) -> FloatArray:
-        """Return decode theta."""
-        ...
-
-    def take(self, groups: IntArray) -> Decode:
-        """Return the columns of some groups."""
-        ...
-
-    def look_up(self, codes: IntArray) -> FloatArray:
-        """Return the rows of the table for these codes, shape (n, m)."""
-        ...
-
-    def look_up_sparse(self, codes: IntArray) -> sparse.csr_array:
-        """Return the same without zeros."""
-        return sparse.csr_array(self.look_up(codes))
-
-    def power(self, exponent: int) -> Decode:
-        """Return the table of powers: itself where memberships are 0 and 1."""
-        return self
-
-    @property
-    def is_sharp(self) -> bool:
-        """Whether all memberships are 0 or 1."""
-        return True
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the table as plain data."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class DecodeTable:
-    """A sparse decode table."""
+    """The L x m table that says which groups a code belongs to, sparse."""
 
     matrix: sparse.csr_array
 
@@ -290,7 +222,7 @@ class DecodeTable:
 
 
 @dataclass(frozen=True, eq=False)
-class Cumulative(Decode):
+class Cumulative:
     """One-sided thresholds of ordered codes: a group holds the codes 1..cut, or those above its cut; 0 is missing.
 
     No table is built: histograms and coefficients are summed up along the codes.
@@ -299,6 +231,7 @@ class Cumulative(Decode):
     levels: int
     cuts: IntArray
     is_above: NDArray[np.bool_]
+    is_sharp: ClassVar[bool] = True
 
     @classmethod
     def every(cls, levels: int) -> Cumulative:
@@ -333,10 +266,22 @@ class Cumulative(Decode):
         code = codes.astype(np.intp)[:, None]
         return np.where(self.is_above, code > self.cuts, (code >= 1) & (code <= self.cuts)).astype(np.float64)
 
+    def look_up_sparse(self, codes: IntArray) -> sparse.csr_array:
+        """Return the same without zeros."""
+        return sparse.csr_array(self.look_up(codes))
+
+    def power(self, exponent: int) -> Cumulative:
+        """Return itself: memberships are 0 and 1."""
+        return self
+
     def to_dict(self) -> dict[str, Any]:
         """Return the thresholds as plain data."""
         cuts = {"cuts": self.cuts.tolist(), "is_above": self.is_above.tolist()}
         return {"kind": "cumulative", "levels": self.levels, **cuts}
+
+
+#: Which groups the codes of a column belong to.
+Decode: TypeAlias = DecodeTable | Cumulative
 
 
 @dataclass(frozen=True, eq=False)
@@ -365,11 +310,9 @@ class Codes(Design):
         n, q = R.shape
         parts = []
         for c, t in zip(self.codes, self.decode, strict=True):
-            if not t.is_sharp and grid is not None:
-                parts.append(Matrix(t.look_up(c)).cell_moments(ids, n_cells, R, grid))
-                continue
-            if t.shape[0] * (n_cells + 1) > max(n, 1) * t.shape[1]:
-                parts.append(Matrix(t.look_up(c)).cell_moments(ids, n_cells, R))
+            own = None if t.is_sharp else grid  # what lies on the grid stays there where memberships are 0 and 1
+            if own is not None or t.shape[0] * (n_cells + 1) > max(n, 1) * t.shape[1]:
+                parts.append(Matrix(t.look_up(c)).cell_moments(ids, n_cells, R, own))
                 continue
             both = pair_histogram(c, ids, t.shape[0], n_cells + 1, R, R.size * len(self.codes))
             parts.append(t.gather(both.reshape(t.shape[0], -1)).reshape(t.shape[1], n_cells + 1, q)[:, :n_cells])
@@ -399,14 +342,15 @@ class Codes(Design):
 
     def bent(self, theta: FloatArray, z: FloatArray) -> Callable[[slice], FloatArray]:
         """Return sigmoid(z + C theta_0 + z C theta_1) as a function of a slice of the rows, for theta (m, 2)."""
-        tables, column, powers = np.concatenate(self._spread(theta)), np.arange(len(self.codes)), np.array([0, -1])
         offset = np.array([0, *accumulate(t.shape[0] for t in self.decode)][:-1], dtype=np.intp)
+        tables, column = np.concatenate(self._spread(theta)), np.arange(len(self.codes))
+        update = MirrorReads(np.array([0, -1]), column, offset, tables)
         kernels = kernels_for(len(z) * 2 * len(self.codes))
 
         def predict(part: slice) -> FloatArray:
             here = np.ascontiguousarray(z[part])
             against = np.empty(len(here))
-            kernels.bend(here, here, code_rows(self.codes, part), column, offset, tables, powers, against)
+            kernels.bend(here, here, code_rows(self.codes, part), update, against)
             return of_odds_against(against)
 
         return predict
@@ -797,7 +741,7 @@ def _kind(design: Design) -> str:
 class StackedSums:
     """C'R under construction, part by part."""
 
-    parts: tuple[Accumulator, ...]
+    parts: tuple[Sums, ...]
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the rows of a slice to every part."""
@@ -811,6 +755,10 @@ class StackedSums:
     def total(self) -> FloatArray:
         """Return the parts, one below the other."""
         return np.concatenate([sums.total() for sums in self.parts])
+
+
+#: C'R under construction, where R comes in pieces.
+Sums: TypeAlias = CodeSums | MatrixSums | StackedSums
 
 
 def stack(parts: Sequence[Design]) -> Design:
@@ -877,10 +825,10 @@ def _pair_gram(a: IntArray, A: Decode, b: IntArray, B: Decode, H: FloatArray, nu
     """Return sum_i H_ik A[a_i, :]' B[b_i, :] from sums of H over codes of one column, of both, or of A and groups."""
     if a is b:
         codes, sums = np.arange(A.shape[0]), histogram(a, H, A.shape[0])
-        if H.shape[1] * A.shape[0] * B.shape[1] > PAIRS_IN_CACHE:
+        if H.shape[1] * A.shape[0] * B.shape[1] > CACHE:
             return weighted_gram(Codes((codes,), (A,)), Codes((codes,), (B,)), sums)
         return _gathered(A, sums.T[:, :, None] * B.look_up(codes))
-    if A.shape[0] * B.shape[0] <= PAIRS_IN_CACHE:
+    if A.shape[0] * B.shape[0] <= CACHE:
         pairs = pair_histogram(a, b, A.shape[0], B.shape[0], H, numbers)
         by_a = A.gather(pairs.reshape(A.shape[0], -1)).reshape(A.shape[1], B.shape[0], -1)
         return _gathered(B, by_a.transpose(2, 1, 0)).transpose(0, 2, 1)
@@ -948,27 +896,25 @@ def rows_in_cache(n: int, q: int) -> Iterator[slice]:
 
 def histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
     """Return sum_i [codes_i = v] R_i for every level v, shape (levels, q)."""
-    n, q = R.shape
-    table = np.zeros((levels, padded(q)))
-    add_histogram = kernels_for(n * q).add_histogram
-    for part in rows_in_cache(n, q):
-        add_histogram(np.ascontiguousarray(codes[part]), pad(R[part]), table)
-    return table[:, :q]
+    return _count(lambda part: np.ascontiguousarray(codes[part]), R, levels, R.size)
 
 
-def pair_histogram(
-    a: IntArray, b: IntArray, n_a: int, n_b: int, R: FloatArray, numbers: int | None = None
-) -> FloatArray:
+def pair_histogram(a: IntArray, b: IntArray, n_a: int, n_b: int, R: FloatArray, numbers: int) -> FloatArray:
     """Return sum_i [a_i = v, b_i = w] R_i for every pair of levels, shape (n_a, n_b, q).
 
     `numbers`: how many are added by a caller who asks several times, which decides on compiled kernels.
     """
-    n, q = R.shape
-    table = np.zeros((n_a * n_b, padded(q)))
-    add_histogram = kernels_for(n * q if numbers is None else numbers).add_histogram
+    sums = _count(lambda part: _pairs(a[part], b[part], n_b, n_a * n_b), R, n_a * n_b, numbers)
+    return sums.reshape(n_a, n_b, -1)
+
+
+def _count(codes: Callable[[slice], IntArray], R: FloatArray, levels: int, numbers: int) -> FloatArray:
+    """Return the sums of R over the rows of each code, from the codes of a slice of the rows."""
+    (n, q), add_histogram = R.shape, kernels_for(numbers).add_histogram
+    table = np.zeros((levels, padded(q)))
     for part in rows_in_cache(n, q):
-        add_histogram(_pairs(a[part], b[part], n_b, len(table)), pad(R[part]), table)
-    return table[:, :q].reshape(n_a, n_b, q)
+        add_histogram(codes(part), pad(R[part]), table)
+    return table[:, :q]
 
 
 def _pairs(a: IntArray, b: IntArray, n_b: int, n_pairs: int) -> IntArray:

@@ -319,17 +319,15 @@ class _Growth:
         worst = np.argsort(-self.cost, kind="stable")[:k]
         worst = worst[self.cost[worst] > 0.0]
         self.left[worst], self.cost[worst] = made + 2 * np.arange(len(worst)), 0.0
-        self._extend(2 * len(worst))
+        more = np.zeros(2 * len(worst))
+        self.left = np.append(self.left, made + np.arange(len(more)))
+        self.feature = np.append(self.feature, more.astype(np.intp))
+        self.cut, self.cost = np.append(self.cut, more), np.append(self.cost, more)
         rows = np.flatnonzero(self.left[self.node] != self.node)
         here = self.node[rows]
         self.node[rows] = self.left[here] + (self.sample[rows, self.feature[here]] >= self.cut[here])
         self._look(rows)
         return len(worst) > 0
-
-    def _extend(self, k: int) -> None:
-        self.left = np.append(self.left, len(self.left) + np.arange(k))
-        self.feature = np.append(self.feature, np.zeros(k, dtype=np.intp))
-        self.cut, self.cost = np.append(self.cut, np.zeros(k)), np.append(self.cost, np.zeros(k))
 
     def _look(self, rows: IntArray) -> None:
         """Find the next cuts of the cells that hold these rows, and what their rows are away from the mean, in sum."""

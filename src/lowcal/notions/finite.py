@@ -28,7 +28,7 @@ from lowcal.notions.weights import (
     CellIds,
     Monomial,
     Weight,
-    evaluate,
+    evaluate_dense,
     monomials,
     n_cells,
     n_intervals,
@@ -152,9 +152,7 @@ def monomial_moments(weights: Sequence[Weight], p: FloatArray, rho: FloatArray, 
     if tuple(weights) == monomials(p.shape[1], 1):  # probabilities sum to one, so the moments of p hold those of 1
         v = outer_moments(design, p, rho)
         return np.concatenate([v.sum(axis=1, keepdims=True), v], axis=1)
-    U = evaluate(weights, p)
-    assert isinstance(U, np.ndarray)
-    return outer_moments(design, U, rho)
+    return outer_moments(design, evaluate_dense(weights, p), rho)
 
 
 def _largest_monomial(weights: Sequence[Weight], v: FloatArray) -> Suprema:

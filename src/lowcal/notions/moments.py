@@ -33,7 +33,7 @@ from lowcal.kernels.reference import (
     rows_in_cache,
 )
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.notions.weights import Cell, CellIds, Evaluated, Weight, evaluate, monomials
+from lowcal.notions.weights import Cell, CellIds, Evaluated, Weight, evaluate, evaluate_dense, monomials
 
 #: Up to this many products a row are written out and counted in histograms, which is faster than sorting the rows.
 FEW_PRODUCTS = 64
@@ -53,23 +53,22 @@ def moments(design: Design, U: Evaluated, rho: FloatArray) -> FloatArray:
     """
     if isinstance(U, CellIds):
         return design.cell_moments(U.ids, U.n_cells, rho)
-    n, m = design.shape
-    S, d = U.shape[1], rho.shape[1]
-    sums = design.sums(S * d)
-    for part in rows_in_cache(n, S * d):
-        sums.add(part, _products(U[part], rho[part]))
-    return sums.total().reshape(m, S, d)
+    return _sum_products(design, U.shape[1], rho.shape[1], lambda part: _products(U[part], rho[part]))
 
 
 def moments_at(design: Design, weights: Sequence[Weight], p: FloatArray, rho: FloatArray) -> FloatArray:
     """Return `moments` of weights at predictions p, which are evaluated a piece of the rows at a time."""
     if any(isinstance(u, Cell) for u in weights):
         return moments(design, evaluate(weights, p), rho)
-    (n, m), S, d = design.shape, len(weights), rho.shape[1]
+    return _sum_products(design, len(weights), rho.shape[1], lambda part: weigh(weights, p[part], rho[part]))
+
+
+def _sum_products(design: Design, S: int, d: int, products: Callable[[slice], FloatArray]) -> FloatArray:
+    """Return C'R, shape (m, S, d), for S d products of every row, which are made a piece of the rows at a time."""
     sums = design.sums(S * d)
-    for part in rows_in_cache(n, S * d):
-        sums.add(part, weigh(weights, p[part], rho[part]))
-    return sums.total().reshape(m, S, d)
+    for part in rows_in_cache(design.shape[0], S * d):
+        sums.add(part, products(part))
+    return sums.total().reshape(-1, S, d)
 
 
 class MomentSums:
@@ -86,10 +85,8 @@ class MomentSums:
         if self.are_powers or not isinstance(tables, CodeSums):
             self.sums.add(part, weigh(self.weights, p, rho))
             return
-        U = evaluate(self.weights, p)
-        assert isinstance(U, np.ndarray)
-        self.sums.hold(len(U))
-        tables.add_products(part, np.ascontiguousarray(U), rho, self.far)
+        self.sums.hold(len(p))
+        tables.add_products(part, np.ascontiguousarray(evaluate_dense(self.weights, p)), rho, self.far)
 
     def wholes(self) -> Tables:
         """Return exact sums of all that was added."""
@@ -107,9 +104,7 @@ def weigh(weights: Sequence[Weight], p: FloatArray, rho: FloatArray) -> FloatArr
         R = np.empty((len(p), padded(len(weights))))
         lay_powers(p[:, 0], rho[:, 0], R)
         return R
-    U = evaluate(weights, p)
-    assert isinstance(U, np.ndarray)
-    return _products(U, rho)
+    return _products(evaluate_dense(weights, p), rho)
 
 
 def _products(U: FloatArray, rho: FloatArray) -> FloatArray:
@@ -216,8 +211,7 @@ class Parts:
 
     def _count(self, A: FloatArray, B: FloatArray, rows: slice) -> FloatArray:
         """Return the sums by histograms."""
-        products = np.multiply(A[:, :, None], B[:, None, :], order="C").reshape(len(A), A.shape[1] * B.shape[1])
-        sums = histogram(self.ids[rows], products, self.count + 1)[: self.count]
+        sums = histogram(self.ids[rows], _products(A, B), self.count + 1)[: self.count]
         return sums.reshape(self.count, A.shape[1], B.shape[1])
 
     def combine(self, A: FloatArray, theta: FloatArray) -> FloatArray:

@@ -5,6 +5,7 @@ This file imports scikit-learn; it is itself imported only when an estimator is 
 
 from __future__ import annotations
 
+from sys import float_info
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,7 +18,6 @@ from lowcal.data.errors import InvalidInput
 from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
 from lowcal.persistence import NOTIONS, read_fit, read_value, write_fit, write_value
 from lowcal.subpopulations import CLASSES
-from lowcal.subpopulations.features import LARGEST
 
 KINDS: dict[str, type] = {"classifier": MulticalibratedClassifier, "regressor": MulticalibratedRegressor}
 #: Types of `classes_` that are kept; text has the width that it needs.
@@ -99,7 +99,7 @@ def read(at: Plain, base: object) -> Any:
     if cls is MulticalibratedClassifier:
         model.classes_ = _read_classes(target, n_classes)
         return model
-    model.bounds_ = low, high = tuple(target.floats((2,), -LARGEST, LARGEST).tolist())
+    model.bounds_ = low, high = tuple(target.floats((2,), -float_info.max, float_info.max).tolist())
     if not low < high:
         target.refuse("two numbers, the lower first")
     if n_classes != 2:

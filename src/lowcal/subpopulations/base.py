@@ -52,8 +52,6 @@ Residual: TypeAlias = Callable[[], FloatArray]
 EVERYONE, _ONE = "everyone", DecodeTable(sparse.csr_array(np.ones((1, 1))))
 #: Up to this many residuals get a member each; of more, the strongest of each label and half as many of all do.
 MOST_RESIDUALS = 16
-#: More groups of one column that are too small are counted instead of named: a report has a line for them.
-MOST_NAMED = 3
 
 EXPORTED = "Groups, Intersections, Memberships, Thresholds, Linear, Trees, and unions and Private(...) of these"
 #: What files may hold: encoders, families, and as settings of an estimator hypothesis classes.
@@ -564,15 +562,14 @@ class Subpopulations(ABC):
         `residual` returns y - f at the start, shape (n, d), where that is known already.
         """
         table = Frame.of(X)
-        weight = read_weight(sample_weight, table.n_rows)
-        return self.bind(table, weight) if residual is None else self.bind_for(table, weight, residual)
+        return self.bind_for(table, read_weight(sample_weight, table.n_rows), residual)
 
     @abstractmethod
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Return the weak learner of this class on a table, for weights that sum to one."""
 
-    def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual) -> WeakLearner:
-        """Return the weak learner for a search that begins at these residuals; most classes need not know them."""
+    def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual | None) -> WeakLearner:
+        """Return the weak learner for a search that begins at residuals, if known; most classes need not know them."""
         return self.bind(X, sample_weight)
 
     def every_member(self) -> Subpopulations:
@@ -648,7 +645,7 @@ def list_rare(worth: FloatArray, name: Callable[[int], str], what: str, min_mass
     ['2,000 values of id (4,000 rows)']
     """
     rare = np.flatnonzero((worth > 0.0) & ~is_enough(worth, min_mass))
-    if len(rare) > MOST_NAMED:
+    if len(rare) > 3:  # a report has a line for them
         return [f"{len(rare):,} {what} ({worth[rare].sum():,.0f} rows)"]
     return [f"{name(j)} ({worth[j]:,.3g} {'row' if worth[j] == 1.0 else 'rows'})" for j in rare.tolist()]
 

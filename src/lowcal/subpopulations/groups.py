@@ -444,8 +444,8 @@ def _cuts(values: FloatArray, sample_weight: FloatArray, min_mass: float) -> Flo
     distinct, each = weighted_values(values, sample_weight)
     if len(distinct) == 0:
         return distinct
-    which = np.searchsorted(distinct, values[~np.isnan(values) & (sample_weight > 0)])
-    w = sample_weight[~np.isnan(values) & (sample_weight > 0)]
+    seen = ~np.isnan(values) & (sample_weight > 0)
+    which, w = np.searchsorted(distinct, values[seen]), sample_weight[seen]
     mass, square = np.cumsum(each), np.cumsum(histogram(which, np.square(w)[:, None], len(distinct))[:, 0])
     below, above = effective_rows(mass, square), effective_rows(mass[-1] - mass, square[-1] - square)
     return np.asarray(distinct[:-1][is_enough(np.minimum(below, above), min_mass)[:-1]])

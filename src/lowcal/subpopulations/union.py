@@ -56,8 +56,7 @@ class Union(Subpopulations):
 
     def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual | None) -> WeakLearner:
         """Prepare every part for the same residuals, and return the learner that searches each."""
-        given = (X, sample_weight)
-        learners = [part.bind(*given) if residual is None else part.bind_for(*given, residual) for part in self.parts]
+        learners = [part.bind_for(X, sample_weight, residual) for part in self.parts]
         known = [Part(i, family) for i, one in enumerate(learners) for family in one.families]
         encoder = UnionEncoder(tuple(one.encoder for one in learners))
         rows = tuple(one.rows for one in learners)
