@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lowcal.data.frames import Table
-from lowcal.kernels.reference import Codes, Matrix, pack
+from lowcal.kernels.reference import Codes, Matrix
 from lowcal.subpopulations import Memberships
-from lowcal.subpopulations.memberships import Bits
+from lowcal.subpopulations.memberships import Bits, pack
 from worlds import uniform
 
 

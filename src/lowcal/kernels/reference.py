@@ -8,6 +8,7 @@ product; no n x m array is built. `Matrix` holds fractional memberships; `Stacke
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -386,12 +387,8 @@ class Codes(Design):
 
     def column(self, j: int) -> FloatArray:
         """Return one membership by look-up."""
-        for c, t in zip(self.codes, self.decode, strict=True):
-            m = t.shape[1]
-            if j < m:
-                return np.asarray(_memberships(t, j)[c])
-            j -= m
-        raise IndexError(j)
+        k, own = place_of(j, [t.shape[1] for t in self.decode])
+        return np.asarray(_memberships(self.decode[k], own)[self.codes[k]])
 
     def sparse(self) -> sparse.csr_array:
         """Return C without its zeros: what the members of each row are, however many groups there are."""
@@ -464,7 +461,7 @@ class Matrix(Design):
     """C itself, to a power: an array or a sparse matrix of memberships.
 
     Bytes and float32 are never float64 as a whole: a piece of the rows is converted when it is needed, and they are
-    exact in it. 0/1 memberships are smaller and faster as bits (`pack`).
+    exact in it. 0/1 memberships are smaller and faster as bits (`Codes`).
     """
 
     matrix: AnyArray | sparse.csr_array
@@ -589,38 +586,6 @@ class MatrixSums:
         return self.sum
 
 
-def pack(C: AnyArray) -> tuple[AnyArray, ...] | None:
-    """Return 0/1 columns as bits, eight to a byte, the first one lowest; None if C holds other numbers.
-
-    Cost: one pass over C. What is not of one byte is first compared with 0 and 1, which makes a byte for each entry.
-
-    >>> pack(np.array([[1, 0, 1]])), pack(np.array([[0.5]]))
-    ((array([5], dtype=uint8),), None)
-    """
-    if C.dtype == np.bool_:
-        C = C.view(np.uint8) != 0  # whatever byte stands for true
-    elif C.dtype.itemsize > 1:
-        if not all(((C[part] == 0) | (C[part] == 1)).all() for part in pieces(*C.shape)):
-            return None
-        C = C != 0
-    C = C.view(np.uint8)
-    n, m = C.shape
-    if C.max(initial=0) > 1:
-        return None
-    bits = np.zeros((-(-m // 8), n), dtype=np.uint8)
-    if C.flags.f_contiguous:  # rows would have to be gathered byte by byte
-        for j in reversed(range(m)):
-            byte = bits[j // 8]
-            byte += byte
-            byte |= C[:, j]
-        return tuple(bits)
-    for part in pieces(n, m):
-        whole = np.zeros((len(C[part]), 8 * len(bits)), dtype=np.uint8)  # rows of whole bytes are packed faster
-        whole[:, :m] = C[part]
-        bits[:, part] = np.packbits(whole.ravel(), bitorder="little").reshape(-1, len(bits)).T
-    return tuple(bits)
-
-
 def add_rounded(C: FloatArray | sparse.csr_array, R: FloatArray, grid: Grid, total: FloatArray) -> None:
     """Add C'R to the total, every product C_ij R_ia rounded to the grid of its column a."""
     if not isinstance(C, np.ndarray):
@@ -686,11 +651,8 @@ class Stacked(Design):
 
     def column(self, j: int) -> FloatArray:
         """Return one membership of the part that holds it."""
-        for part in self.parts:
-            if j < part.shape[1]:
-                return part.column(j)
-            j -= part.shape[1]
-        raise IndexError(j)
+        k, own = place_of(j, [part.shape[1] for part in self.parts])
+        return self.parts[k].column(own)
 
     def power(self, exponent: int) -> Stacked:
         """Return the powers of all parts."""
@@ -766,13 +728,23 @@ def stack(parts: Sequence[Design]) -> Design:
     return parts[0] if len(parts) == 1 else Stacked(tuple(parts))
 
 
+def place_of(j: int, sizes: Sequence[int]) -> tuple[int, int]:
+    """Return which of several, each of some subpopulations, holds subpopulation j, and its number there.
+
+    >>> place_of(3, [2, 0, 4])
+    (2, 1)
+    """
+    stops = [*accumulate(sizes)]
+    k = bisect_right(stops, j)
+    return k, j - stops[k] + sizes[k]
+
+
 def _among(sizes: Sequence[int], finds: Sequence[Find]) -> Find:
     """Return what finds members of designs side by side, given the number of subpopulations of each."""
-    stops = np.cumsum(sizes)
 
     def find(j: int) -> tuple[IntArray, FloatArray]:
-        k = int(np.searchsorted(stops, j, side="right"))
-        return finds[k](j - int(stops[k]) + sizes[k])
+        k, own = place_of(j, sizes)
+        return finds[k](own)
 
     return find
 

@@ -38,8 +38,8 @@ from lowcal.rows.engines import open_engine
 from lowcal.rows.explaining import Explanation, explain_rows
 from lowcal.rows.row_updates import MOST_NUMBERS, RowUpdates, update_rows
 from lowcal.subpopulations.base import Encoded, Encoder, Family, encode_batch
-from lowcal.subpopulations.codes import look_ups_of
 from lowcal.subpopulations.single_row import Row, columns_of, reader_of, row_of
+from lowcal.subpopulations.union import look_ups_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -30,8 +30,8 @@ from lowcal.data.inputs import read_weight
 from lowcal.data.onnx_graph import GraphColumns, GraphEverybody, GraphMembers
 from lowcal.kernels.exact import Scale
 from lowcal.kernels.products import dot
-from lowcal.kernels.reference import Codes, DecodeTable, Design, stack
-from lowcal.kernels.simplex import SMALLEST, FloatArray, Geometry, IntArray, leading
+from lowcal.kernels.reference import Codes, DecodeTable, Design, place_of, stack
+from lowcal.kernels.simplex import SMALLEST, TIE, FloatArray, Geometry, IntArray, leading
 from lowcal.subpopulations.single_row import Always, Read, RowFacts, columns_of
 
 if TYPE_CHECKING:
@@ -488,11 +488,8 @@ class WeakLearner:
 
     def member(self, j: int) -> Family:
         """Return the family that holds only the member j."""
-        for family in self.families:
-            if j < len(family.names):
-                return family.take(np.array([j]))
-            j -= len(family.names)
-        raise IndexError(j)
+        k, own = place_of(j, [len(family.names) for family in self.families])
+        return self.families[k].take(np.array([own]))
 
     def fresh(self) -> WeakLearner:
         """Return the same class on the same rows, without the members found since."""
@@ -633,7 +630,7 @@ def effective_rows(mass: FloatArray, square: FloatArray) -> FloatArray:
 
 def is_enough(worth: FloatArray, min_mass: float) -> NDArray[np.bool_]:
     """Return which groups have min_mass effective rows; 30 rows of weight 1/n are 30 in spite of rounding."""
-    return np.asarray(worth >= max(min_mass * (1.0 - 1e-9), SMALLEST))
+    return np.asarray(worth >= max(min_mass * (1.0 - TIE), SMALLEST))
 
 
 def list_rare(worth: FloatArray, name: Callable[[int], str], what: str, min_mass: float) -> list[str]:
@@ -670,7 +667,7 @@ def n_labels(Z: FloatArray) -> int:
     >>> n_labels(np.array([[0.3, -0.1, -0.2, 0.03]])), n_labels(np.array([[0.3, 0.1]]))
     (3, 1)
     """
-    total, small = np.zeros(len(Z)), 1e-9 * np.abs(Z).max(initial=0.0)
+    total, small = np.zeros(len(Z)), TIE * np.abs(Z).max(initial=0.0)
     for a in range(Z.shape[1]):
         total += Z[:, a]
         if np.abs(total).max(initial=0.0) <= small:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -42,27 +42,9 @@ class CodeEncoder(TupleEncoder, ABC):
         """Return the joint levels of some raw columns of code column k in a graph, shape (n,)."""
 
 
-#: Where rows hold code columns, through the parts of unions, and their tables.
-LookUps: TypeAlias = list[tuple[tuple[int, ...], Decode]]
-
-
-class LookUpFamily(ABC):
-    """A family that may be made of look-ups of code columns."""
-
-    @property
-    @abstractmethod
-    def look_ups(self) -> LookUps | None:
-        """The look-ups; None for a part of a union that is not made of any."""
-
-
-def look_ups_of(family: object) -> LookUps | None:
-    """Return the look-ups that a family is made of, or None."""
-    return family.look_ups if isinstance(family, LookUpFamily) else None
-
-
 @FAMILIES.register
 @dataclass(frozen=True, eq=False)
-class CodeFamily(LookUpFamily):
+class CodeFamily:
     """Subpopulations that are functions of small integer codes: tables over the columns `columns` of the rows.
 
     `depths` are the numbers of conditions of the members, where they differ.
@@ -73,11 +55,6 @@ class CodeFamily(LookUpFamily):
     decode: tuple[Decode, ...]
     depths: tuple[int, ...] = ()
     kind: ClassVar[str] = "codes"
-
-    @property
-    def look_ups(self) -> LookUps:
-        """Where the rows hold each code column, and its table."""
-        return [((column,), decode) for column, decode in zip(self.columns, self.decode, strict=True)]
 
     def design(self, rows: Sequence[IntArray]) -> Design:
         """Return code columns with their decode tables; nothing of size rows x groups."""
