@@ -24,7 +24,7 @@ from lowcal import Groups, InvalidInput, MulticalibratedClassifier, Regressor, _
 from lowcal.errors import DamagedFile, LowcalError
 from lowcal.notions.weights import Monomial
 from lowcal.subpopulations.base import Subpopulations
-from lowcal.subpopulations.codes import CodeFamily
+from lowcal.subpopulations.groups import CodeFamily
 from mutations import as_lists, at, nest, places, signed
 from study import multicalibrate
 

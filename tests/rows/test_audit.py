@@ -28,7 +28,7 @@ from lowcal.rows.reading import in_memory
 from lowcal.solve.homes import drop_weightless
 from lowcal.solve.options import Tolerance
 from lowcal.subpopulations import Groups, Intersections, Memberships, Subpopulations, Thresholds, Trees
-from lowcal.subpopulations.codes import CodeFamily
+from lowcal.subpopulations.groups import CodeFamily
 
 pytest.importorskip("pyarrow")
 

@@ -215,12 +215,6 @@ class DecodeTable:
                 first = j
         return runs
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the table as its entries: levels, groups and values."""
-        coo = self.matrix.tocoo()
-        entries = [coo.row.tolist(), coo.col.tolist(), coo.data.tolist()]
-        return {"kind": "table", "shape": list(self.shape), "entries": entries}
-
 
 @dataclass(frozen=True, eq=False)
 class Cumulative:
@@ -274,11 +268,6 @@ class Cumulative:
     def power(self, exponent: int) -> Cumulative:
         """Return itself: memberships are 0 and 1."""
         return self
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the thresholds as plain data."""
-        cuts = {"cuts": self.cuts.tolist(), "is_above": self.is_above.tolist()}
-        return {"kind": "cumulative", "levels": self.levels, **cuts}
 
 
 #: Which groups the codes of a column belong to.

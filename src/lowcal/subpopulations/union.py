@@ -36,7 +36,7 @@ from lowcal.subpopulations.base import (
     breakdown_of,
     in_graph,
 )
-from lowcal.subpopulations.codes import CodeFamily
+from lowcal.subpopulations.groups import CodeFamily
 from lowcal.subpopulations.single_row import Read, RowFacts, RowReader, columns_of, reader_of, reads_of
 
 
