@@ -139,7 +139,7 @@ def test_a_planted_group_is_found():
     assert {"age<=30 or missing & sex in {F} or missing"} & names
     assert found is not None
     assert found.sign == 1.0
-    c = found.design.column(0)
+    c = found.family.design(learner.rows).column(0)
     assert c @ z == pytest.approx(found.violation, abs=1e-12)
 
 

@@ -197,7 +197,6 @@ class Found:
     family: Family
     sign: float
     violation: float
-    design: Design
 
 
 @dataclass(frozen=True, eq=False)
@@ -521,8 +520,7 @@ class WeakLearner:
         j = leading(np.abs(violations))
         if abs(violations[j]) <= alpha:
             return None
-        member = self.member(j)
-        return Found(member, float(np.sign(violations[j])), float(abs(violations[j])), member.design(self.rows))
+        return Found(self.member(j), float(np.sign(violations[j])), float(abs(violations[j])))
 
 
 class Subpopulations(ABC):
