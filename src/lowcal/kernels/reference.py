@@ -58,7 +58,7 @@ class Design(Protocol):
             sums.add(part, R[part])
         return sums.total()
 
-    def sums(self, q: int, grid: Grid | None = None) -> Sums:
+    def sums(self, q: int, grid: Grid | None = None) -> Accumulator:
         """Return C'R for R of q columns under construction: zero, before the first piece of R is added.
 
         With a grid, on which R lies, products that are not are rounded to it. A piece of R, and the tables of the sum,
@@ -692,7 +692,7 @@ def _kind(design: Design) -> str:
 class StackedSums:
     """C'R under construction, part by part."""
 
-    parts: tuple[Sums, ...]
+    parts: tuple[Accumulator, ...]
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the rows of a slice to every part."""
@@ -709,7 +709,7 @@ class StackedSums:
 
 
 #: C'R under construction, where R comes in pieces.
-Sums: TypeAlias = CodeSums | MatrixSums | StackedSums
+Accumulator: TypeAlias = CodeSums | MatrixSums | StackedSums
 
 
 def stack(parts: Sequence[Design]) -> Design:

@@ -153,7 +153,7 @@ Read: TypeAlias = Always | CodeRead | MemberRead
 #: An encoded row, or its part of a union -> what is read of it.
 Evaluate: TypeAlias = Callable[[Any], NDArray[Any]]
 #: Values that are evaluated together -> how.
-Together: TypeAlias = Callable[[list[Any]], Evaluate]
+Jointly: TypeAlias = Callable[[list[Any]], Evaluate]
 
 
 def part_of_rows(rows: Any, part: tuple[int, ...]) -> Any:
@@ -172,7 +172,7 @@ class RowFacts:
 
     def __init__(self) -> None:
         # blocks, by their kind and the part they read: their number, how they are evaluated, their values by content
-        self._blocks: dict[tuple[Hashable, tuple[int, ...]], tuple[int, Together, dict[object, tuple[int, Any]]]] = {}
+        self._blocks: dict[tuple[Hashable, tuple[int, ...]], tuple[int, Jointly, dict[object, tuple[int, Any]]]] = {}
         self._part: tuple[int, ...] = ()
 
     def of_part(self, index: int) -> RowFacts:
@@ -181,7 +181,7 @@ class RowFacts:
         inner._blocks, inner._part = self._blocks, (*self._part, index)
         return inner
 
-    def place(self, kind: Hashable, together: Together, content: object, value: Any) -> tuple[int, int]:
+    def place(self, kind: Hashable, together: Jointly, content: object, value: Any) -> tuple[int, int]:
         """Return the block of a kind and the position of a value there, which is kept once for the same content."""
         number, _, known = self._blocks.setdefault((kind, self._part), (len(self._blocks), together, {}))
         return number, known.setdefault(content, (len(known), value))[0]
