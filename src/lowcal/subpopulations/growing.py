@@ -32,7 +32,16 @@ from lowcal.data.checked_json import MOST, Numbers, Plain, WrittenOnce
 from lowcal.kernels.exact import Grid, Scale, Tables, row_bits
 from lowcal.kernels.loops import compiled
 from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces
-from lowcal.kernels.simplex import FLOOR, SMALLEST, TIE, FloatArray, Geometry, IntArray, portable_sigmoid
+from lowcal.kernels.simplex import (
+    FLOOR,
+    SMALLEST,
+    TIE,
+    FloatArray,
+    Geometry,
+    IntArray,
+    portable_sigmoid,
+    portable_softmax,
+)
 from lowcal.subpopulations.base import Here, Source, Visited
 from lowcal.subpopulations.bins import Binned
 from lowcal.subpopulations.single_row import part_of_rows
@@ -152,8 +161,9 @@ class Request:
     """Forests to grow side by side, all in the same way.
 
     `start` returns for a shard what the forests start from, the columns `targets` of each: residuals of at most
-    `bound`, or for the mirror geometry log odds and outcomes. `counts` are the numbers of levels of the features, which
-    are in the part `part` of the encoded rows. Compiled kernels are loaded if they pay for `more` such calls.
+    `bound`, or for the mirror geometry log odds and outcomes; of a single tree also predictions and outcomes, if it is
+    `near`. `counts` are the numbers of levels of the features, which are in the part `part` of the encoded rows.
+    Compiled kernels are loaded if they pay for `more` such calls.
     """
 
     start: Callable[[Any], FloatArray]
@@ -163,6 +173,7 @@ class Request:
     growth: Growth
     part: tuple[int, ...] = ()
     more: int = 1
+    near: bool = False
 
     @property
     def is_mirror(self) -> bool:
@@ -279,7 +290,8 @@ def grow_forests(source: Source, request: Request) -> list[Forest]:
 class OddsBooster:
     """Trees in log odds, some at a time, of the same rows in one piece, for one label or several.
 
-    `z` are the log odds of outcomes y, shape (labels, n), which trees move; they may be set between calls.
+    `z` are the log odds of outcomes y, or the scores of several labels, shape (labels, n), which trees move. In every
+    round all labels get a tree, each a Newton step against the rest from the same predictions.
     """
 
     def __init__(self, rows: Binned, counts: IntArray, weight: FloatArray, z: FloatArray, y: FloatArray) -> None:
@@ -287,18 +299,26 @@ class OddsBooster:
 
     def grow(self, growth: Growth, more: int) -> list[Forest]:
         """Grow trees of every label in the mirror geometry; kernels are loaded if they pay for `more` such calls."""
-        q, forests = len(self.z), list[Forest]()
-        for a in range(q):
-            start = partial(np.column_stack, [self.z[a], self.y[a]])
-            request = Request(lambda _, start=start: start(), ((0, 1),), 1.0, self.counts, growth, (), more)  # type: ignore[misc]
-            if a == 0 and (boost := _in_one_piece(self.here, request)) is not None:
-                grown = boost(self.z, self.y, np.zeros(0))
-                return [Forest(grown.feature[a::q], grown.cut[a::q], grown.value[a::q]) for a in range(q)]
-            forests += grow_forests(self.here, request)
-            path = np.empty((growth.n_trees, len(self.y[a])))
-            forests[-1].path(self.here.rows, self.z[a], path)
-            self.z[a] = path[-1]
-        return forests
+        q = len(self.z)
+        boost = _in_one_piece(self.here, self._request(growth, self.z[0], self.y[0], more))
+        if boost is not None:
+            grown = boost(self.z, self.y, np.zeros(0))
+            return [Forest(grown.feature[a::q], grown.cut[a::q], grown.value[a::q]) for a in range(q)]
+        rounds = [self._round(replace(growth, n_trees=1), more) for _ in range(growth.n_trees)]
+        return [Forest.join(trees) for trees in zip(*rounds, strict=True)]
+
+    def _round(self, growth: Growth, more: int) -> list[Forest]:
+        """Grow a tree of every label: the definition."""
+        trees = list[Forest]()
+        for z, y, f in zip(self.z, self.y, portable_softmax(self.z), strict=True):
+            trees += grow_forests(self.here, self._request(growth, f, y, more))
+            trees[-1].path(self.here.rows, z.copy(), z[None])
+        return trees
+
+    def _request(self, growth: Growth, f: FloatArray, y: FloatArray, more: int) -> Request:
+        """Return the request for trees of a label near predictions f."""
+        start = np.column_stack([f, y])
+        return Request(lambda _: start, ((0, 1),), 1.0, self.counts, growth, (), more, near=True)
 
 
 def odds_of(residual: FloatArray) -> FloatArray:
@@ -398,6 +418,8 @@ class LevelSums:
         for k, columns in enumerate(request.targets):
             is_all = len(columns) == state.shape[1]  # a copy of every row costs as much as its histogram
             own, bound = state if is_all else np.ascontiguousarray(state[:, columns]), self.grown.bounds[k]
+            if request.is_mirror and not request.near:
+                own = np.column_stack([_predicted(kernels, own[:, 0].copy()), own[:, 1]])
             if kernels is None:
                 records = make_records(share, own, request.is_mirror, bound, n)
                 tables.append(self._add_up(k, codes, records))
@@ -438,23 +460,34 @@ class LevelSums:
         return total
 
 
+def _predicted(kernels: ModuleType | None, z: FloatArray) -> FloatArray:
+    """Return the predictions at log odds, which may be overwritten."""
+    if kernels is None:
+        return portable_sigmoid(z)
+    kernels.set_sigmoids(z)
+    return z
+
+
 def make_records(share: FloatArray, state: FloatArray, is_mirror: bool, bound: float, n: int) -> FloatArray:
     """Return what is added up, a column each: mass, its square, curvature, residuals; rounded for sums of n rows.
+
+    The state holds residuals, or predictions and outcomes.
 
     >>> make_records(np.array([0.5]), np.array([[0.25, -1.0]]), False, 1.0, 4).tolist()
     [[0.5, 0.25, 0.5, 0.125, -0.5]]
     """
-    one, f = Grid.whole(1.0, n), portable_sigmoid(state[:, 0]) if is_mirror else None
+    one = Grid.whole(1.0, n)
     records = np.empty((len(share), 4 if is_mirror else 3 + state.shape[1]))
     square = np.square(share)
     records[:, 0], records[:, 1] = one.round(share.copy()), one.round(square.copy())
     records[:, 1] += one.unit * (records[:, 1] < square)
-    if f is None:
+    if is_mirror:
+        f, y = state.T
+        records[:, 2] = one.round(share * np.maximum(f * (1.0 - f), LEAST_BEND))
+        records[:, 3] = one.round(share * (y - f))
+    else:
         records[:, 2] = records[:, 0]
         records[:, 3:] = Grid.whole(bound, n).round(share[:, None] * state)
-    else:
-        records[:, 2] = one.round(share * np.maximum(f * (1.0 - f), LEAST_BEND))
-        records[:, 3] = one.round(share * (state[:, 1] - f))
     return records
 
 
