@@ -41,8 +41,8 @@ from lowcal.kernels.card.cuda import Cuda, Streamed
 from lowcal.kernels.card.formula import Formula, Inputs, OneLevel
 from lowcal.kernels.card.trees import trees_on
 from lowcal.kernels.card.twin import Twin
+from lowcal.kernels.loops import part_of
 from lowcal.kernels.reference import Codes
-from lowcal.kernels.switch import part_of
 from lowcal.notions.weights import Monomial
 from lowcal.rows import START, Memory, Shard
 from lowcal.rows.base import take_rows

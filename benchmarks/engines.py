@@ -27,11 +27,10 @@ import lowcal
 from lowcal.data.batches import open_batches
 from lowcal.data.frames import Table as Frame
 from lowcal.data.progress import Passes
-from lowcal.kernels import switch
+from lowcal.kernels import loops
 from lowcal.kernels.line import solve_line
-from lowcal.kernels.parts import outer_moments
 from lowcal.kernels.reference import Codes, DecodeTable
-from lowcal.notions.moments import moments_at
+from lowcal.notions.moments import moments_at, outer_moments
 from lowcal.notions.weights import monomials
 from lowcal.rows import START, Memory
 from lowcal.rows.passes import Moments
@@ -61,11 +60,11 @@ def times(works: dict[str, Work], turns: int = TURNS) -> dict[str, np.ndarray]:
 
 def without_numba(work: Work) -> Work:
     def run() -> object:
-        before, switch.COMPILE_FROM = switch.COMPILE_FROM, sys.maxsize
+        before, loops.COMPILE_FROM = loops.COMPILE_FROM, sys.maxsize
         try:
             return work()
         finally:
-            switch.COMPILE_FROM = before
+            loops.COMPILE_FROM = before
 
     return run
 
@@ -493,7 +492,7 @@ import sys
 import numba, pyarrow.ipc
 import lowcal
 from lowcal.auditing import audits as auditing
-from lowcal.kernels import compiled_loops
+from lowcal.kernels import compiled
 
 def peak():  # of this program: getrusage would count what the process held before it became Python
     with open("/proc/self/status") as status:

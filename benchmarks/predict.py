@@ -15,9 +15,9 @@ import numpy as np
 from common import show
 
 import lowcal
+from lowcal.data.errors import FitWarning
 from lowcal.data.frames import Table as Frame
-from lowcal.errors import FitWarning
-from lowcal.kernels import switch
+from lowcal.kernels import loops
 from lowcal.rows.updates import Predictor, Update
 
 TURNS = 7
@@ -49,10 +49,10 @@ def replays(predictor: Predictor, p: np.ndarray, rows: object, what: str, gate: 
     n, P = len(p), p[:, None]
     a_row_and_update = 1e9 / n / len(predictor)
     show(f"{what}, ns a row and update", seconds(lambda: predictor.replay(P, rows)) * a_row_and_update, gate)
-    before, switch.COMPILE_FROM = switch.COMPILE_FROM, sys.maxsize
+    before, loops.COMPILE_FROM = loops.COMPILE_FROM, sys.maxsize
     fresh = predictor[:]
     show("   without numba", seconds(lambda: fresh.replay(P, rows)) * a_row_and_update)
-    switch.COMPILE_FROM = before
+    loops.COMPILE_FROM = before
 
     def one_by_one(updates: tuple[Update, ...] = predictor.updates[:100]) -> None:
         moved = P

@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 
 import lowcal
-from lowcal.errors import FitWarning
+from lowcal.data.errors import FitWarning
 
 
 def overlapping(n: int = 20_000, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -29,7 +29,7 @@ from sklearn.utils.metadata_routing import get_routing_for_object
 
 import lowcal
 from lowcal import Groups, Linear, MulticalibratedClassifier, MulticalibratedRegressor, Status, Trees, multicalibrate
-from lowcal.errors import InvalidInput
+from lowcal.data.errors import InvalidInput
 from lowcal.estimators import BOOSTED, LEAST_HELD_OUT
 from lowcal.solve.fitting import fit_rows
 

@@ -20,9 +20,9 @@ from scipy.special import softmax
 import lowcal
 from lowcal import Groups, Intersections, Memberships, Subpopulations, Thresholds, Trees
 from lowcal.auditing.panel import Panel
+from lowcal.kernels.loops import part_of
 from lowcal.kernels.reference import Design, Matrix
 from lowcal.kernels.simplex import IntArray
-from lowcal.kernels.switch import part_of
 from lowcal.notions.weights import Monomial
 from lowcal.rows import START, Memory, Shard, State
 from lowcal.rows.base import Pass, take_rows

@@ -18,10 +18,10 @@ from lowcal.auditing import audits as auditing
 from lowcal.auditing.audits import Question, judge, panels_of
 from lowcal.auditing.band import band
 from lowcal.auditing.reports import Verdict
+from lowcal.data.errors import AuditWarning, InvalidInput, brief_names
 from lowcal.data.inputs import Layout
 from lowcal.data.progress import Passes
 from lowcal.datasets import make_miscalibrated
-from lowcal.errors import AuditWarning, InvalidInput, brief_names
 from lowcal.kernels.line import aggregate, solve_line
 from lowcal.notions import LowDegree, parse_notion
 from lowcal.solve.homes import open_home

@@ -47,7 +47,7 @@ from lowcal.auditing.draws import (
 from lowcal.auditing.panel import LEAST_NOISE, Panel, believed
 from lowcal.auditing.score import SUMMANDS, Cumulants, Totals, WitnessSums, cumulants, normal_score
 from lowcal.data.inputs import read_rows
-from lowcal.kernels import reference
+from lowcal.kernels import exact, reference
 from lowcal.kernels.reference import Codes, DecodeTable, Matrix, Stacked
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.notions.base import Suprema, Witness
@@ -198,8 +198,11 @@ def test_the_second_moment_by_hand():
 @pytest.mark.parametrize("degree", [1, 3])
 def test_draws_that_visit_picked_rows_alone_are_those_of_all_rows(monkeypatch, shares, degree):
     """To the last bit, also where the rows are in several shards and more than add up exactly at once."""
-    monkeypatch.setattr("lowcal.kernels.drawn.BLOCK", 300)
-    monkeypatch.setattr("lowcal.kernels.threads.MANY_ROWS", 500)
+    for module in (exact, reference):
+        monkeypatch.setattr(module, "BLOCK", 300)
+    for grids in ("_grid", "_fine"):  # grids of these blocks are not kept
+        monkeypatch.setattr(exact, grids, getattr(exact, grids).__wrapped__)
+    monkeypatch.setattr("lowcal.kernels.loops.MANY_ROWS", 500)
     rng = np.random.default_rng(0)
     X = {"a": rng.integers(0, 5, 700), "b": rng.integers(0, 40, 700)}
     p = rng.random(700)

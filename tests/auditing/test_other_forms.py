@@ -8,7 +8,7 @@ import pytest
 from audits import COLUMN, MARKUP, audited, read
 from lowcal.auditing import page
 from lowcal.cli.main import main
-from lowcal.errors import InvalidInput, MissingExtra
+from lowcal.data.errors import InvalidInput, MissingExtra
 
 
 @pytest.mark.parametrize("n_classes", [2, 5])

@@ -18,8 +18,8 @@ from lowcal.auditing import words
 from lowcal.auditing.page import GroupPanel, PageLimits, heat, page, page_of, panels
 from lowcal.auditing.panel import ReliabilityBins
 from lowcal.auditing.reports import Origin, Verdict
+from lowcal.data.errors import CannotWrite, InvalidInput, printable
 from lowcal.datasets import make_miscalibrated
-from lowcal.errors import CannotWrite, InvalidInput, printable
 
 LOADS = {"src", "href", "srcset", "action", "data", "poster", "xlink:href", "formaction", "background"}
 

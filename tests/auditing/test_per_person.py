@@ -12,8 +12,8 @@ import pytest
 from lowcal import Groups, Memberships, Trees, audit, measure
 from lowcal.auditing.band import METHODS, least_mean, masses, mean_limit
 from lowcal.auditing.reports import Verdict
+from lowcal.data.errors import InvalidInput
 from lowcal.datasets import make_miscalibrated
-from lowcal.errors import InvalidInput
 from lowcal.notions import LowDegree, Smooth
 from worlds import panel_of
 

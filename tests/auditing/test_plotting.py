@@ -24,8 +24,8 @@ from lowcal.auditing.plotting import (
     draw_before_after,
     short,
 )
+from lowcal.data.errors import InvalidInput, MissingExtra
 from lowcal.datasets import make_miscalibrated, two_halves
-from lowcal.errors import InvalidInput, MissingExtra
 from lowcal.guarantees import moment_sandwich
 
 

@@ -80,7 +80,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(quick, tmp_path, capsys):
 
 
 def test_errors_and_interrupts_are_one_sentence(monkeypatch, capsys):
-    from lowcal.errors import InvalidInput
+    from lowcal.data.errors import InvalidInput
 
     def refuse(_):
         raise InvalidInput("p is nan in row 3.")

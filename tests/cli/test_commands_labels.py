@@ -6,9 +6,9 @@ import pytest
 
 from lowcal.cli.main import WrongUsage
 from lowcal.cli.rows import FileLabels, choose_classes, encode_labels
+from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import categorical
 from lowcal.data.inputs import read_outcomes
-from lowcal.errors import InvalidInput
 
 
 def numbers(*values):

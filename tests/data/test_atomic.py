@@ -14,8 +14,8 @@ import pytest
 
 import lowcal
 from lowcal import InvalidInput
+from lowcal.data.errors import CannotWrite, LowcalError
 from lowcal.data.files import atomic_write
-from lowcal.errors import CannotWrite, LowcalError
 from lowcal.persistence import save
 
 OLD, NEW = b"old", b"new and longer"

@@ -9,7 +9,7 @@ import pytest
 
 import lowcal
 from lowcal.cli.main import main
-from lowcal.errors import InvalidInput
+from lowcal.data.errors import InvalidInput
 from lowcal.notions import Multiaccuracy
 from lowcal.notions.weights import Cell, Points, evaluate, n_cells, occupied_cells
 from lowcal.rows import START, Memory

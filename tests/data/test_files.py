@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 import lowcal.data.files as tables
 import lowcal.data.text as text_files
+from lowcal.data.errors import InvalidInput, MissingColumn, MissingExtra
 from lowcal.data.files import check_writable, form_of, join_columns, open_bytes, open_table, write_table
 from lowcal.data.text import MISSING, Kind, cast, kind_of, numbers, wider
-from lowcal.errors import InvalidInput, MissingColumn, MissingExtra
 from lowcal.rows.reading import Sampling
 
 

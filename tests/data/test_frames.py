@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lowcal.data import frames
+from lowcal.data.errors import InvalidInput, MissingColumn
 from lowcal.data.frames import Column, Table, categorical
-from lowcal.errors import InvalidInput, MissingColumn
 
 NAN = float("nan")
 

@@ -7,9 +7,9 @@ import pytest
 
 import lowcal
 from lowcal import Groups
+from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table
 from lowcal.data.inputs import SUM_TOLERANCE, Layout, read_outcomes, read_probabilities, read_weight
-from lowcal.errors import InvalidInput
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import lowcal.datasets as adult
+from lowcal.data.errors import InvalidInput
 from lowcal.datasets import load_adult
-from lowcal.errors import InvalidInput
 
 ROOT = Path(__file__).resolve().parents[2]
 PARQUET = ROOT.parent / "shared" / "data" / "adult.parquet"

@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from lowcal.data.errors import InvalidInput
 from lowcal.datasets import make_miscalibrated, parity_square, two_halves
-from lowcal.errors import InvalidInput
 
 
 def exact(values):

@@ -9,8 +9,8 @@ from experiments import semi_synthetic as module
 from experiments.cache import cached_arrays
 from experiments.networks import Network, choose_engine, fit_network
 from experiments.semi_synthetic import SemiSynthetic
+from lowcal.data.errors import InvalidInput, MissingExtra
 from lowcal.datasets import load_adult
-from lowcal.errors import InvalidInput, MissingExtra
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from experiments import sources
+from lowcal.data.errors import InvalidInput
 from lowcal.datasets import load_adult
-from lowcal.errors import InvalidInput
 
 SHARED = Path(os.environ.get("LOWCAL_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 

@@ -10,7 +10,7 @@ from experiments import figures, hierarchy, real, rivals, samples
 from experiments.experiment import small_settings
 from experiments.rivals import Sample
 from experiments.targets import run
-from lowcal.errors import InvalidInput, MissingExtra
+from lowcal.data.errors import InvalidInput, MissingExtra
 
 SMALL = {"small": True, "cache": False, "progress": False}
 

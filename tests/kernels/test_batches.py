@@ -13,7 +13,7 @@ from scipy.optimize import minimize_scalar
 
 import lowcal
 from lowcal.data.frames import Table
-from lowcal.kernels import switch
+from lowcal.kernels import loops
 from lowcal.kernels.clipped import BINS, Clipping, Line, binned_step, bins_of, sorted_step
 from lowcal.kernels.exact import Grid
 from lowcal.rows import START
@@ -24,12 +24,12 @@ from worlds import Shards, along
 
 
 def test_kernels_are_chosen_by_the_whole_of_which_a_batch_is_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switch, "COMPILE_FROM", 1000)
-    assert not switch.kernels_for(999).IS_COMPILED
-    with switch.part_of(10, 1000):
-        assert switch.kernels_for(10).IS_COMPILED
-        assert not switch.kernels_for(9).IS_COMPILED
-    assert not switch.kernels_for(999).IS_COMPILED
+    monkeypatch.setattr(loops, "COMPILE_FROM", 1000)
+    assert not loops.kernels_for(999).IS_COMPILED
+    with loops.part_of(10, 1000):
+        assert loops.kernels_for(10).IS_COMPILED
+        assert not loops.kernels_for(9).IS_COMPILED
+    assert not loops.kernels_for(999).IS_COMPILED
 
 
 # --- batches are encoded as tables are --------------------------------------------------------------------------

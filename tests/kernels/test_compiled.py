@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core.event import Listener, install_listener
 
-from lowcal.kernels import compiled_loops, compiling, line, switch
+from lowcal.kernels import compiled, line, loops
 from lowcal.kernels.line import PURE, FloatArray, Method, aggregate, passes_for, solve_line
-from lowcal.kernels.switch import interrupts_wait
+from lowcal.kernels.loops import interrupts_wait
 
 LIPS = (0.5, 1.0, 2.0, 4.0, 20.0)
 METHODS: tuple[Method, ...] = ("auto", "stack", "dual")
@@ -31,9 +31,9 @@ COMPILED = passes_for(line.COMPILE_FROM)
 @pytest.fixture
 def forget() -> Iterator[None]:
     """Let the next problem look for numba again, and the one after this test too."""
-    switch.compiled.cache_clear()
+    loops.compiled.cache_clear()
     yield
-    switch.compiled.cache_clear()
+    loops.compiled.cache_clear()
 
 
 def masses(rng: np.random.Generator, n: int, kind: str) -> FloatArray:
@@ -111,9 +111,9 @@ def test_any_layout_of_the_masses() -> None:
 def test_without_numba_the_definition_solves_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     v, r = problem(0, line.COMPILE_FROM, "plain")
     best = solve_line(v, r)[0]
-    switch.compiled.cache_clear()
-    monkeypatch.setitem(sys.modules, "lowcal.kernels.compiled_line", None)  # importing it now fails
-    monkeypatch.delattr("lowcal.kernels.compiled_line")
+    loops.compiled.cache_clear()
+    monkeypatch.setitem(sys.modules, "lowcal.kernels.compiled", None)  # importing it now fails
+    monkeypatch.delattr("lowcal.kernels.compiled")
     assert passes_for(10**9) is PURE
     assert solve_line(v, r)[0] == pytest.approx(best, rel=1e-12)
     R = np.stack([r, -r])
@@ -151,7 +151,7 @@ def test_small_problems_do_not_import_numba() -> None:
 
 def new_kernel() -> Any:
     """Return a kernel that is not compiled yet, as a new process would have it."""
-    return compiling.compile_kernel(compiled_loops.add_fine.py_func)
+    return compiled.compile_kernel(compiled.add_fine.py_func)
 
 
 def works(kernel: Any) -> bool:
@@ -186,12 +186,12 @@ def test_a_kernel_is_compiled_once_and_kept(kept: Path) -> None:
 
 def test_a_change_of_any_file_of_the_kernels_compiles_them_again(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert works(new_kernel())
-    monkeypatch.setattr(compiling, "SOURCES", [*compiling.SOURCES[:-1], 0])
+    monkeypatch.setattr(compiled, "SOURCES", [*compiled.SOURCES[:-1], 0])
     changed = new_kernel()
     assert works(changed)
     assert hits(changed) == 0
-    files = list(Path(compiling.__file__).parent.glob("*.py"))
-    assert len(compiling.SOURCES) == len(files)
+    files = list(Path(compiled.__file__).parent.glob("*.py"))
+    assert len(compiled.SOURCES) == len(files)
 
 
 @pytest.mark.parametrize("which", ["*.nbi", "*.nbc"])
@@ -230,9 +230,9 @@ FIT = """
 import sys
 import numpy as np
 import lowcal
-from lowcal.kernels import switch
+from lowcal.kernels import loops
 
-switch.COMPILE_FROM = 1000
+loops.COMPILE_FROM = 1000
 rng = np.random.default_rng(0)
 p = rng.random(2000)
 y = (rng.random(2000) < 0.5 * p).astype(int)

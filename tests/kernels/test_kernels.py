@@ -13,18 +13,17 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.special import expit
 
-from lowcal.kernels import clipped, compiled_loops, loops, portable, reference, switch, trees
+from lowcal.kernels import clipped, compiled, loops, reference, trees
 from lowcal.kernels.clipped import Clipping, Line, binned_step, bins_of, sorted_step
 from lowcal.kernels.exact import Grid
-from lowcal.kernels.loops import padded
+from lowcal.kernels.loops import MirrorReads, kernels_for, padded
 from lowcal.kernels.reference import Codes, DecodeTable
-from lowcal.kernels.simplex import FAR, odds, of_odds_against, sigmoid
-from lowcal.kernels.switch import kernels_for
+from lowcal.kernels.simplex import FAR, odds, of_odds_against, portable_sigmoid, sigmoid
 from lowcal.notions import weights
 from lowcal.notions.moments import displacement, moments, moments_at
 from lowcal.notions.weights import Cell, CellIds, monomials
 
-COMPILED = kernels_for(switch.COMPILE_FROM)
+COMPILED = kernels_for(loops.COMPILE_FROM)
 BOTH = pytest.mark.parametrize("engine", [loops, COMPILED], ids=["numpy", "compiled"])
 KINDS = [np.uint8, np.uint16, np.int64]
 
@@ -34,11 +33,11 @@ seeds = st.integers(0, 2**32 - 1)
 
 @pytest.fixture
 def forget() -> Iterator[None]:
-    switch._at_hand.clear()
-    switch.compiled.cache_clear()
+    loops._at_hand.clear()
+    loops.compiled.cache_clear()
     yield
-    switch._at_hand.clear()
-    switch.compiled.cache_clear()
+    loops._at_hand.clear()
+    loops.compiled.cache_clear()
 
 
 def codes_of(rng: np.random.Generator, n: int, levels: int) -> np.ndarray:
@@ -48,7 +47,7 @@ def codes_of(rng: np.random.Generator, n: int, levels: int) -> np.ndarray:
 def test_numba_is_installed_where_this_is_tested() -> None:
     assert COMPILED.IS_COMPILED
     assert not loops.IS_COMPILED
-    assert kernels_for(switch.COMPILE_FROM - 1) is loops
+    assert kernels_for(loops.COMPILE_FROM - 1) is loops
 
 
 @settings(deadline=None, max_examples=40)
@@ -146,8 +145,8 @@ def test_pairs_of_codes(seed: int, n: int, n_a: int, n_b: int, q: int, compiled:
     for i in range(n):
         expected[a[i], b[i]] += R[i]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(switch, "COMPILE_FROM", 0 if compiled else 10**9)
-        np.testing.assert_allclose(reference.pair_histogram(a, b, n_a, n_b, R), expected, atol=1e-13)
+        patch.setattr(loops, "COMPILE_FROM", 0 if compiled else 10**9)
+        np.testing.assert_allclose(reference.pair_histogram(a, b, n_a, n_b, R, n), expected, atol=1e-13)
 
 
 @settings(deadline=None, max_examples=60)
@@ -174,7 +173,7 @@ def test_powers(seed: int, n: int, q: int) -> None:
 
 @BOTH
 @pytest.mark.parametrize("powers", [[0], [-1], [0, -1], [0, 1], [1, 0], [0, 1, 2], [0, -1, 1, 2], [0, 3], []])
-@pytest.mark.parametrize("n", [0, 1, 7, 2 * compiled_loops.ROWS + 5])
+@pytest.mark.parametrize("n", [0, 1, 7, 2 * compiled.ROWS + 5])
 def test_log_odds_bend(engine: ModuleType, powers: list[int], n: int) -> None:
     rng = np.random.default_rng(n + len(powers))
     f, levels, width = rng.random(n), np.array([3, 1, 300]), padded(max(1, len(powers)))
@@ -186,7 +185,8 @@ def test_log_odds_bend(engine: ModuleType, powers: list[int], n: int) -> None:
     engine.lay_odds(f, z)
     np.testing.assert_array_equal(z, odds(f))
     z = np.log(z)
-    engine.bend(z, f, codes, column, offset[column], tables, np.array(powers, dtype=np.intp), out)
+    update = MirrorReads(np.array(powers, dtype=np.intp), column, offset[column], tables)
+    engine.bend(z, f, codes, update, out)
     score = z.copy()
     for k, power in enumerate(powers):
         factor = sum((tables[offset[c] + codes[c], k] for c in column), start=np.zeros(n))
@@ -198,7 +198,7 @@ def test_log_odds_bend(engine: ModuleType, powers: list[int], n: int) -> None:
 
 
 @pytest.mark.parametrize("q", [1, 2, 3, 4])
-@pytest.mark.parametrize("n", [compiled_loops.ROWS - 1, 2 * compiled_loops.ROWS, 3 * compiled_loops.ROWS + 5])
+@pytest.mark.parametrize("n", [compiled.ROWS - 1, 2 * compiled.ROWS, 3 * compiled.ROWS + 5])
 @BOTH
 def test_sums_are_those_of_a_plain_loop_bit_by_bit(engine: ModuleType, n: int, q: int) -> None:
     rng = np.random.default_rng(n + q)
@@ -295,7 +295,7 @@ def test_passes_by_small_pieces(seed: int, n: int, S: int, d: int, compiled: boo
     cells = CellIds(rng.integers(0, S + 1, n), S)
     one_hot = np.eye(S + 1)[cells.ids][:, :S]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(switch, "COMPILE_FROM", 0 if compiled else 10**9)
+        patch.setattr(loops, "COMPILE_FROM", 0 if compiled else 10**9)
         patch.setattr(reference, "CHUNK", 64)
         patch.setattr(reference, "CACHE", 16)
         for evaluated, dense in ((U, U), (cells, one_hot)):
@@ -303,8 +303,8 @@ def test_passes_by_small_pieces(seed: int, n: int, S: int, d: int, compiled: boo
             np.testing.assert_allclose(g, np.einsum("nc,ns,na->csa", C, dense, rho), atol=1e-12)
             np.testing.assert_allclose(delta, np.einsum("nc,ns,csa->na", C, dense, theta), atol=1e-12)
         H = rng.normal(size=(n, 2))
-        for pairs in (0, 100):
-            patch.setattr(reference, "PAIRS_IN_CACHE", pairs)
+        for pairs in (1, 100):
+            patch.setattr(reference, "CACHE", pairs)
             np.testing.assert_allclose(design.gram(H), np.einsum("nk,nc,ne->kce", H, C, C), atol=1e-12)
 
 
@@ -350,8 +350,8 @@ def test_cells_that_are_too_many_for_a_table(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("forget")
 def test_without_numba_numpy_does_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "lowcal.kernels.compiled_loops", None)  # importing it now fails
-    monkeypatch.delattr("lowcal.kernels.compiled_loops")
+    monkeypatch.setitem(sys.modules, "lowcal.kernels.compiled", None)  # importing it now fails
+    monkeypatch.delattr("lowcal.kernels.compiled")
     assert kernels_for(10**12) is loops
 
 
@@ -359,7 +359,7 @@ SCRIPT = """
 import sys
 import numpy as np
 import lowcal
-from lowcal.kernels import switch
+from lowcal.kernels import loops
 
 def fit(n):
     rng = np.random.default_rng(0)
@@ -371,7 +371,7 @@ def fit(n):
 assert "numba" not in sys.modules
 fit(2000)
 assert "numba" not in sys.modules
-switch.COMPILE_FROM = 1000
+loops.COMPILE_FROM = 1000
 fit(2000)
 assert "numba" in sys.modules
 """
@@ -383,7 +383,7 @@ def test_small_fits_do_not_import_numba(run_python: Callable[..., object]) -> No
 
 def test_the_logistic_function_is_that_of_a_library_and_the_same_bits_where_compiled() -> None:
     z = np.concatenate([np.linspace(-45.0, 45.0, 5001), np.random.default_rng(0).normal(0.0, 3.0, 5000), [0.0, -0.0]])
-    found = portable.portable_sigmoid(z)
+    found = portable_sigmoid(z)
     np.testing.assert_allclose(found, expit(z), rtol=2.0**-45, atol=1e-17)
     trees.set_sigmoids(z)
     assert z.tobytes() == found.tobytes()
@@ -391,7 +391,7 @@ def test_the_logistic_function_is_that_of_a_library_and_the_same_bits_where_comp
 
 def test_kernels_are_numpys_where_numba_is_set_not_to_compile(monkeypatch, forget) -> None:
     monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
-    assert kernels_for(switch.COMPILE_FROM) is loops
+    assert kernels_for(loops.COMPILE_FROM) is loops
 
 
 def test_kernels_release_the_gil() -> None:
@@ -407,4 +407,4 @@ def test_kernels_release_the_gil() -> None:
         "bend",
         "add_group_pairs",
     ):
-        assert getattr(compiled_loops, name).targetoptions["nogil"]
+        assert getattr(compiled, name).targetoptions["nogil"]

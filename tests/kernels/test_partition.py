@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowcal.kernels.partition import Partition
 from lowcal.kernels.simplex import FloatArray
+from lowcal.kernels.transport import Partition
 
 
 def sample(seed: int, n: int, d: int) -> FloatArray:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowcal.kernels import reference, switch
+from lowcal.kernels import loops, reference
 from lowcal.kernels.replay import LOG_ODDS, MirrorProgram, Program, Read
 from lowcal.kernels.simplex import FAR, FLOOR
 
@@ -40,7 +40,7 @@ def check_program(program, f: np.ndarray, codes: list[np.ndarray], compiled: boo
     """The program gives what is expected of every row, in pieces of seven rows and alone; f stays as it is."""
     before = f.copy()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(switch, "COMPILE_FROM", 0 if compiled else 10**9)
+        patch.setattr(loops, "COMPILE_FROM", 0 if compiled else 10**9)
         patch.setattr(reference, "CACHE", 14)
         got = program(f, codes)
     np.testing.assert_array_equal(f, before)
@@ -87,7 +87,7 @@ def test_groups_with_many_updates_are_kept_once() -> None:
     member = np.array([0.0, 1.0, 0.0])
     updates = [[Read(0, 0, step * member)] for step in (0.1, -0.2, 0.3)]
     program = Program.of(updates)
-    assert len(program.column) == 0
+    assert len(program.reads.column) == 0
     assert program.masks.column.tolist() == [0]
     assert Program.of([*updates[:1], [Read(0, 0, 1.0 - member)]]).masks.column.tolist() == []
     np.testing.assert_allclose(program(np.array([0.5, 0.5]), [np.array([1, 2])]), [0.7, 0.5], atol=1e-15)
@@ -96,6 +96,6 @@ def test_groups_with_many_updates_are_kept_once() -> None:
 def test_look_ups_of_the_same_column_and_power_add_up() -> None:
     first, second = np.array([0.1, 0.0]), np.array([0.2, 0.3])
     program = Program.of([[Read(0, 1, first), Read(0, 1, second), Read(0, 0, second)]])
-    assert len(program.column) == 1
+    assert len(program.reads.column) == 1
     expected = [0.5 + 0.3 * 0.5 + 0.2, 0.25 + 0.3 * 0.25 + 0.3]
     np.testing.assert_allclose(program(np.array([0.5, 0.25]), [np.array([0, 1])]), expected, atol=1e-15)

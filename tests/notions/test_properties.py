@@ -21,7 +21,7 @@ from lowcal.kernels import simplex
 from lowcal.kernels.clipped import Line, sorted_step
 from lowcal.kernels.reference import Codes, Cumulative, DecodeTable, Design, Matrix, Stacked
 from lowcal.kernels.simplex import TIE, FloatArray, Geometry
-from lowcal.notions.low_degree import _linear_witness, best_linear
+from lowcal.notions.finite import _linear_witness, best_linear
 from lowcal.notions.moments import displacement, moments
 from lowcal.notions.weights import CellIds, Monomial, Points, evaluate, monomials
 from lowcal.rows import START, Memory, State
@@ -334,7 +334,7 @@ def test_designs_are_their_matrix(design: Design, q: int, seed: int) -> None:
         np.testing.assert_array_equal(design.column(j), C[:, j])
     R, theta = rng.normal(size=(n, q)), rng.normal(size=(m, q))
     np.testing.assert_allclose(design.moments(R), C.T @ R, atol=1e-12)
-    np.testing.assert_allclose(design.combine(theta), C @ theta, atol=1e-12)
+    np.testing.assert_allclose(design.combination(theta)(slice(None)), C @ theta, atol=1e-12)
     part = rng.integers(0, n, 5)
     np.testing.assert_array_equal(design.rows(part).dense(), C[part])
     np.testing.assert_array_equal(design.rows(slice(1, 4)).dense(), C[1:4])
@@ -351,7 +351,7 @@ def test_thresholds_as_cumulative_sums() -> None:
     design = Codes((np.array([0, 1, 2, 3]),), (Cumulative.every(4),))
     expected = [[0, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
     assert design.dense().tolist() == expected
-    np.testing.assert_array_equal(design.combine(np.eye(4)), expected)
+    np.testing.assert_array_equal(design.combination(np.eye(4))(slice(None)), expected)
 
 
 @given(designs(), st.integers(1, 3), st.booleans(), seeds)

@@ -18,7 +18,7 @@ from lowcal.hierarchy import implied_alpha
 from lowcal.kernels.line import aggregate, solve_line
 from lowcal.kernels.reference import Matrix
 from lowcal.kernels.simplex import project
-from lowcal.notions.low_degree import best_linear
+from lowcal.notions.finite import best_linear
 from lowcal.notions.moments import moments
 from lowcal.notions.weights import Cell, CellIds, Monomial, cell_index, evaluate, monomials, n_cells, n_intervals
 from worlds import multicalibrate

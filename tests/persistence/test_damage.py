@@ -21,10 +21,10 @@ from sklearn.linear_model import Ridge
 import lowcal
 import saved
 from lowcal import Groups, InvalidInput, MulticalibratedClassifier, Regressor, __version__, persistence
-from lowcal.errors import DamagedFile, LowcalError
+from lowcal.data.errors import DamagedFile, LowcalError
 from lowcal.notions.weights import Monomial
 from lowcal.subpopulations.base import Subpopulations
-from lowcal.subpopulations.codes import CodeFamily
+from lowcal.subpopulations.groups import CodeFamily
 from mutations import as_lists, at, nest, places, signed
 from worlds import multicalibrate
 

@@ -27,7 +27,7 @@ from lowcal.notions import weights
 from lowcal.notions.weights import Cell, Knots, Monomial, Points
 from lowcal.persistence.export import input_names, move, to_onnx
 from lowcal.rows.updates import Predictor, Term, Update
-from lowcal.subpopulations import codes
+from lowcal.subpopulations import groups
 from lowcal.subpopulations.features import learn_features
 from worlds import WAYS, multicalibrate
 
@@ -477,12 +477,12 @@ def test_a_split_table_holds_the_same_members(drawn, small_enough):
     if rng.random() < 0.3:
         dense[..., 0] = rng.random(shape) < 0.5
     decode = DecodeTable(sparse.csr_array(dense.reshape(-1, m)))
-    before = codes.SMALL
-    codes.SMALL = small_enough
+    before = groups.SMALL
+    groups.SMALL = small_enough
     try:
-        parts = codes.split(decode, shape, 1)
+        parts = groups.split(decode, shape, 1)
     finally:
-        codes.SMALL = before
+        groups.SMALL = before
     again = np.full((int(np.prod(shape)), m), np.nan)
     levels = np.unravel_index(np.arange(len(again)), tuple(shape))
     for axes, members, table in parts:
@@ -497,7 +497,7 @@ def test_a_split_table_holds_the_same_members(drawn, small_enough):
 def test_split_tables_give_the_same_predictions(notion, monkeypatch):
     new = fresh(2)
     predictor = fit(small(2), "intersections", notion, ("block", "mirror")).predictor
-    monkeypatch.setattr(codes, "SMALL", 0)
+    monkeypatch.setattr(groups, "SMALL", 0)
     agree(predictor, new.p, new.X)
 
 

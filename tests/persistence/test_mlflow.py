@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import lowcal
+from lowcal.data.errors import InvalidInput
 from lowcal.datasets import make_miscalibrated
-from lowcal.errors import InvalidInput
 
 mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
 

@@ -37,7 +37,7 @@ from lowcal.kernels.reference import DecodeTable
 from lowcal.notions.weights import Points
 from lowcal.persistence import read_model, write_model
 from lowcal.rows.updates import MANY, Compiled, Term, Update
-from lowcal.subpopulations.codes import CodeFamily
+from lowcal.subpopulations.groups import CodeFamily
 from worlds import WAYS, multicalibrate
 
 NOTIONS = ("multiaccuracy", "degree-2", "degree-3", "smooth", "full-0.25")

@@ -18,8 +18,8 @@ from lowcal.auditing import draws
 from lowcal.auditing.audits import Question, judge
 from lowcal.auditing.panel import Panel
 from lowcal.auditing.score import ConstraintSums
+from lowcal.data.errors import InvalidInput
 from lowcal.data.inputs import read_rows
-from lowcal.errors import InvalidInput
 from lowcal.kernels.reference import DecodeTable
 from lowcal.notions import parse_notion
 from lowcal.notions.weights import Cell, Weight, monomials
@@ -28,7 +28,7 @@ from lowcal.rows.reading import in_memory
 from lowcal.solve.homes import drop_weightless
 from lowcal.solve.solvers import Tolerance
 from lowcal.subpopulations import Groups, Intersections, Memberships, Subpopulations, Thresholds, Trees
-from lowcal.subpopulations.codes import CodeFamily
+from lowcal.subpopulations.groups import CodeFamily
 from worlds import Shards
 
 pytest.importorskip("pyarrow")

@@ -9,7 +9,7 @@ import pytest
 
 import lowcal
 from card_worlds import World, card  # noqa: F401
-from lowcal.errors import InvalidInput
+from lowcal.data.errors import InvalidInput
 from lowcal.kernels.simplex import project, softmax
 from lowcal.notions.weights import Cell, Knots, LogOdds, Monomial, monomials
 from lowcal.rows import START, Memory

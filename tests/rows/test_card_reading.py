@@ -9,7 +9,7 @@ import pytest
 import lowcal
 from card_worlds import World, card, has_card  # noqa: F401
 from lowcal.data.cards import card_columns, is_on_card
-from lowcal.errors import CardFull, InvalidInput, MissingColumn, MissingExtra
+from lowcal.data.errors import CardFull, InvalidInput, MissingColumn, MissingExtra
 
 N = 4_000
 GROUPS = lowcal.Groups(n_bins=4)

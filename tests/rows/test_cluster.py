@@ -14,7 +14,7 @@ import pytest
 
 import lowcal
 from far_rows import COLUMNS, DATA, GROUPS, agree, digest, fit, measure, rows, three_classes
-from lowcal.errors import FitInterrupted, InvalidInput, MissingColumn
+from lowcal.data.errors import FitInterrupted, InvalidInput, MissingColumn
 from lowcal.rows import START, State, cluster, engines, reading, updates, wire
 from lowcal.rows.engines.base import Job, add_up, predict_part
 from lowcal.rows.updates import Update

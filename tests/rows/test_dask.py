@@ -18,7 +18,7 @@ import pytest
 
 import lowcal
 from far_rows import DATA, cut, fit, four_classes, rows, saved, three_classes, until
-from lowcal.errors import ClusterFailed, FitInterrupted, InvalidInput, MissingColumn
+from lowcal.data.errors import ClusterFailed, FitInterrupted, InvalidInput, MissingColumn
 from lowcal.rows.engines import dask as engine
 
 distributed = pytest.importorskip("distributed")

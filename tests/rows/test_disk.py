@@ -17,8 +17,8 @@ import lowcal
 from far_rows import COLUMNS, DATA, GROUPS, agree, arrow, cut, digest, fit, measure, rows, three_classes
 from lowcal import persistence
 from lowcal.data.batches import open_batches
+from lowcal.data.errors import CannotWrite, FitInterrupted, LowcalError
 from lowcal.data.progress import Passes
-from lowcal.errors import CannotWrite, FitInterrupted, LowcalError
 from lowcal.kernels.exact import BLOCK
 from lowcal.rows import START, disk, reading
 from lowcal.rows.base import REMEMBERED

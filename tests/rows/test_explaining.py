@@ -17,8 +17,8 @@ from sklearn.tree import DecisionTreeRegressor
 
 import lowcal
 from lowcal import Groups, Intersections, Linear, Memberships, Predictor, Regressor, Thresholds, Trees
+from lowcal.data.errors import InvalidInput, MissingColumn
 from lowcal.data.frames import Table
-from lowcal.errors import InvalidInput, MissingColumn
 from lowcal.kernels.simplex import scores
 from lowcal.rows.explaining import LIMITS, MOST_SHOWN, SCORE, Explanation, explain_rows
 from lowcal.rows.updates import Term, Update

@@ -13,8 +13,8 @@ import pytest
 import lowcal
 from far_rows import DATA, SOURCES, cut, fit, source, three_classes
 from lowcal import persistence
+from lowcal.data.errors import InvalidInput, MissingColumn
 from lowcal.data.frames import Table
-from lowcal.errors import InvalidInput, MissingColumn
 from lowcal.rows.updates import Predictor
 
 N = len(DATA["y"])

@@ -14,8 +14,7 @@ from lowcal.rows.passes import Probed, Witnessed
 from lowcal.solve.homes import ordered
 from lowcal.solve.shrinkage import probes_and_labels
 from lowcal.solve.solvers import Problem
-from lowcal.subpopulations.asking import Asked
-from lowcal.subpopulations.base import n_labels
+from lowcal.subpopulations.base import Asked, n_labels
 from lowcal.subpopulations.trees import is_seen
 from worlds import Shards, people
 

@@ -19,7 +19,7 @@ import pytest
 
 import lowcal
 from far_rows import COLUMNS, DATA, arrow, fit, four_classes, rows, saved, until
-from lowcal.errors import ClusterFailed, FitInterrupted, InvalidInput, MissingColumn
+from lowcal.data.errors import ClusterFailed, FitInterrupted, InvalidInput, MissingColumn
 from lowcal.rows.cluster import Block
 from lowcal.rows.engines import ray as engine
 from lowcal.rows.engines.base import Job

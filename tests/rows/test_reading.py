@@ -33,10 +33,10 @@ from far_rows import (
     write,
 )
 from lowcal.data import batches
+from lowcal.data.errors import InvalidInput, MissingColumn, MissingExtra
 from lowcal.data.frames import Table
 from lowcal.data.inputs import read_outcomes
 from lowcal.data.progress import Passes
-from lowcal.errors import InvalidInput, MissingColumn, MissingExtra
 from lowcal.rows import reading
 
 N = len(DATA["y"])

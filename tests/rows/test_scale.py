@@ -13,11 +13,10 @@ from scipy import sparse
 import definition
 import lowcal
 from lowcal.data.frames import Table as Frame
-from lowcal.kernels import parts
-from lowcal.kernels.parts import Parts, outer_moments
 from lowcal.kernels.reference import Codes, Cumulative, DecodeTable, Design, Matrix, Stacked
-from lowcal.notions import low_degree
-from lowcal.notions.low_degree import LowDegree
+from lowcal.notions import finite, moments
+from lowcal.notions.finite import LowDegree
+from lowcal.notions.moments import Parts, outer_moments
 from lowcal.notions.weights import Monomial
 from lowcal.rows import START, Memory
 from lowcal.rows.passes import Losses, Moments
@@ -54,12 +53,12 @@ def make_design(kind: str, rng: np.random.Generator, n: int) -> Design:
 def test_outer_moments_are_sums_over_rows(kind: str, seed: int, n: int, few: int, most: int) -> None:
     rng = np.random.default_rng(seed)
     design, A, B = make_design(kind, rng, n), rng.normal(size=(n, 5)), rng.normal(size=(n, 3))
-    before = parts.FEW_PRODUCTS, parts.MOST_SUMS
-    parts.FEW_PRODUCTS, parts.MOST_SUMS = few, most
+    before = moments.FEW_PRODUCTS, moments.MOST_SUMS
+    moments.FEW_PRODUCTS, moments.MOST_SUMS = few, most
     try:
         got = outer_moments(design, A, B)
     finally:
-        parts.FEW_PRODUCTS, parts.MOST_SUMS = before
+        moments.FEW_PRODUCTS, moments.MOST_SUMS = before
     expected = np.einsum("nc,ns,nt->cst", design.dense(), A, B)
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-10)
 
@@ -87,9 +86,9 @@ def test_moments_of_labels_are_sums_over_rows(kind: str, seed: int, n: int, d: i
     rng = np.random.default_rng(seed)
     design, (p, _, _, rho) = make_design(kind, rng, n), residuals(rng, n, d)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "FEW_PRODUCTS", few)
-        patch.setattr(parts, "MOST_SUMS", most)
-        patch.setattr(parts, "CACHE", 100)
+        patch.setattr(moments, "FEW_PRODUCTS", few)
+        patch.setattr(moments, "MOST_SUMS", most)
+        patch.setattr(moments, "CACHE", 100)
         got = outer_moments(design, p, rho)
         degree = LowDegree(2).suprema(p, rho, design).moments
     dense = design.dense()
@@ -102,8 +101,8 @@ def test_moments_of_labels_are_sums_over_rows(kind: str, seed: int, n: int, d: i
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.sampled_from([0.0, 1.0, -1.0]))
 def test_one_sort_gives_both_sides(seed: int, d: int, shift: float) -> None:
     m = np.random.default_rng(seed).normal(size=(4, 3, d)) + shift
-    for side, sign in zip(low_degree._both_sides(m), (1.0, -1.0), strict=True):
-        np.testing.assert_allclose(side, low_degree.best_linear(sign * m)[0], atol=1e-13)
+    for side, sign in zip(finite._both_sides(m), (1.0, -1.0), strict=True):
+        np.testing.assert_allclose(side, finite.best_linear(sign * m)[0], atol=1e-13)
 
 
 @settings(max_examples=60, deadline=None)
@@ -118,13 +117,13 @@ def test_parts_are_sums_inside_and_look_ups(seed: int, n: int, count: int, few: 
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, count + 1, n).astype(np.uint8)
     A, B, theta = rng.normal(size=(n, 2)), rng.normal(size=(n, 3)), rng.normal(size=(count, 2, 3))
-    before = parts.FEW_PRODUCTS, parts.CACHE
-    parts.FEW_PRODUCTS, parts.CACHE = few, numbers
+    before = moments.FEW_PRODUCTS, moments.CACHE
+    moments.FEW_PRODUCTS, moments.CACHE = few, numbers
     try:
         sums, looked_up = Parts(ids, count).products(A, B), Parts(ids, count).combine(A, theta)
         squares = Parts(ids, count).squares(A)
     finally:
-        parts.FEW_PRODUCTS, parts.CACHE = before
+        moments.FEW_PRODUCTS, moments.CACHE = before
     assert sums.shape == (count, 2, 3)
     assert looked_up.shape == (n, 3)
     for k in range(count):

@@ -22,7 +22,7 @@ import pytest
 
 import lowcal
 from far_rows import DATA, fit, four_classes, rows, saved, three_classes
-from lowcal.errors import ClusterFailed, FitInterrupted, InvalidInput, MissingColumn
+from lowcal.data.errors import ClusterFailed, FitInterrupted, InvalidInput, MissingColumn
 from lowcal.rows.engines import spark as engine
 from lowcal.rows.engines.base import Job
 from lowcal.rows.wire import pack

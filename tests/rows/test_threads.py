@@ -10,7 +10,7 @@ import scipy.linalg  # noqa: F401 - SciPy brings a BLAS of its own: both are loa
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import lowcal
-from lowcal.kernels import threads
+from lowcal.kernels import loops
 from worlds import multicalibrate
 
 #: BLAS splits a scalar product from 10,000 rows on.
@@ -87,7 +87,7 @@ def test_same_bytes_with_draws_on_one_thread_or_on_several(notion, method, monke
     data = lowcal.datasets.make_miscalibrated(600, random_state=0)
     reports = []
     for many in (10**9, 0):
-        monkeypatch.setattr(threads, "MANY_ROWS", many)
+        monkeypatch.setattr(loops, "MANY_ROWS", many)
         reports.append(lowcal.audit(data.y, data.p, data.X, notion=notion, method=method, random_state=0).to_json())
     assert reports[0] == reports[1]
 

@@ -15,8 +15,8 @@ from sklearn.tree import DecisionTreeRegressor
 
 import lowcal
 from lowcal import Groups, Intersections, Linear, Memberships, Regressor, Thresholds, Trees
-from lowcal.errors import InvalidInput, MissingColumn
-from lowcal.kernels import reference, switch
+from lowcal.data.errors import InvalidInput, MissingColumn
+from lowcal.kernels import loops, reference
 from lowcal.kernels.simplex import move, move_row
 from lowcal.notions import parse_notion
 from lowcal.notions.weights import Knots
@@ -240,7 +240,7 @@ def test_many_updates_at_once(name: str, compiled: bool, monkeypatch: pytest.Mon
     is_program = [isinstance(segment, Compiled) for segment in predictor._segments]
     assert any(is_program) == (name != "trees")
     expected = list(predictor.staged(p, X))[-1]
-    monkeypatch.setattr(switch, "COMPILE_FROM", 0 if compiled else 10**9)
+    monkeypatch.setattr(loops, "COMPILE_FROM", 0 if compiled else 10**9)
     np.testing.assert_allclose(predictor(p, X), expected, atol=1e-14)
     again = pickle.loads(pickle.dumps(predictor))
     np.testing.assert_array_equal(again(p, X), predictor(p, X))
@@ -290,7 +290,7 @@ def test_moments_after_an_update_are_those_of_what_it_moves(
     P, weight, d = p.reshape(N, -1), rng.random(N), Y.shape[1]
     chosen = tuple(parse_notion(notion).features(P))
     terms = [Term(f, chosen, 0.1 * rng.normal(size=(len(f.names), len(chosen), d))) for f in learner.families]
-    monkeypatch.setattr(switch, "COMPILE_FROM", 0 if compiled else 10**9)
+    monkeypatch.setattr(loops, "COMPILE_FROM", 0 if compiled else 10**9)
     monkeypatch.setattr(reference, "CACHE", 256)
     rows, state = Memory.of(learner.rows, P, Y, weight / weight.sum()), START.then(Update(tuple(terms)))
     g = rows.run(Moments(state, tuple(learner.families), chosen))
@@ -307,7 +307,7 @@ def test_the_fit_with_and_without_compiled_kernels(geometry: str, monkeypatch: p
     y, p, X = people()
     fits = []
     for start in (0, 10**9):
-        monkeypatch.setattr(switch, "COMPILE_FROM", start)
+        monkeypatch.setattr(loops, "COMPILE_FROM", start)
         fits.append(multicalibrate(y, p, X, subpopulations=CLASSES["groups"], geometry=geometry, alpha=0.001))
     assert fits[0].n_updates == fits[1].n_updates
     np.testing.assert_allclose(fits[0].predictor(p, X), fits[1].predictor(p, X), atol=1e-10)

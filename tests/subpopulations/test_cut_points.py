@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV
 
 import lowcal
 from lowcal import Groups, Intersections, MulticalibratedClassifier, Thresholds, Trees, audit, measure, multicalibrate
-from lowcal.errors import DamagedFile, InvalidInput
+from lowcal.data.errors import DamagedFile, InvalidInput
 
 CUTS = {"age": [25, 40, 65], "sex": None}
 AGES = ["age<=25", "25<age<=40", "40<age<=65", "age>65"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from lowcal.subpopulations import growing
-from lowcal.subpopulations.asking import Given, Here
+from lowcal.subpopulations.base import Given, Here
 from lowcal.subpopulations.bins import Binned
 from lowcal.subpopulations.growing import Forest, Growth, OddsBooster, Request, grow_forests, odds_of
 from lowcal.subpopulations.trees import Start

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lowcal.data.frames import Table
-from lowcal.kernels.reference import Codes, Matrix, pack
+from lowcal.kernels.reference import Codes, Matrix
 from lowcal.subpopulations import Memberships
-from lowcal.subpopulations.memberships import Bits
+from lowcal.subpopulations.memberships import Bits, pack
 from worlds import uniform
 
 
@@ -34,7 +34,7 @@ def test_bits_are_the_matrix(m, n, seed):
         design = learner.design()
         np.testing.assert_array_equal(design.dense(), full)
         np.testing.assert_allclose(design.moments(R), full.T @ R, atol=1e-12)
-        np.testing.assert_allclose(design.combine(theta), full @ theta, atol=1e-12)
+        np.testing.assert_allclose(design.combination(theta)(slice(None)), full @ theta, atol=1e-12)
     assert packed.names == thin.names
 
 

@@ -11,8 +11,8 @@ import pytest
 import lowcal
 from lowcal import Groups, InvalidInput, MulticalibratedClassifier, Predictor, Update, persistence
 from lowcal.data.checked_json import Kinds, Plain, PlainFields
+from lowcal.data.errors import DamagedFile
 from lowcal.data.onnx_graph import GraphColumns, GraphMatrix
-from lowcal.errors import DamagedFile
 from lowcal.kernels.reference import Matrix
 from lowcal.notions.weights import WEIGHTS
 from lowcal.rows.updates import Term

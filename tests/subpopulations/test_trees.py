@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lowcal import load, save
+from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table
 from lowcal.datasets import make_miscalibrated
-from lowcal.errors import InvalidInput
 from lowcal.subpopulations import Groups, Trees
 from lowcal.subpopulations.base import MOST_RESIDUALS, n_labels
 from lowcal.subpopulations.bins import Binned
@@ -138,7 +138,7 @@ def test_a_planted_group_is_found():
     assert {"age<=30 or missing & sex in {F} or missing"} & names
     assert found is not None
     assert found.sign == 1.0
-    c = found.design.column(0)
+    c = found.family.design(learner.rows).column(0)
     assert c @ z == pytest.approx(found.violation, abs=1e-12)
 
 

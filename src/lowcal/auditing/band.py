@@ -31,7 +31,7 @@ from lowcal.kernels.exact import Tables
 from lowcal.kernels.reference import pieces
 from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray, leading
 from lowcal.notions.base import Finite, Notion, Suprema, Witness
-from lowcal.notions.full import Full
+from lowcal.notions.finite import Full
 from lowcal.notions.weights import Cell, CellIds, Monomial, Weight, evaluate
 from lowcal.rows.base import START, Local, Scale, Shard, take_rows
 from lowcal.rows.keys import shares_of

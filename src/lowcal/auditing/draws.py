@@ -15,11 +15,10 @@ import numpy as np
 
 from lowcal.auditing.panel import GRID, LEAST_NOISE, Panel, believed
 from lowcal.auditing.score import ConstraintSums, cells_of, normal_score
-from lowcal.kernels.drawn import DrawnSums, decode_draws
-from lowcal.kernels.exact import Tables, Wholes
+from lowcal.kernels.exact import DrawnSums, Tables, Wholes, decode_draws
+from lowcal.kernels.loops import spread
 from lowcal.kernels.reference import Codes, Design, pieces, rows_in_cache
 from lowcal.kernels.simplex import FloatArray
-from lowcal.kernels.threads import spread
 from lowcal.notions.base import Finite, Notion
 from lowcal.notions.moments import weigh
 from lowcal.notions.smooth import Smooth

@@ -14,8 +14,7 @@ from lowcal.kernels.exact import Fine, Tables, Wholes
 from lowcal.kernels.reference import Design, rows_in_cache
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions.base import Finite, Notion, Suprema
-from lowcal.notions.full import Full
-from lowcal.notions.low_degree import LowDegree, Multiaccuracy
+from lowcal.notions.finite import Full, LowDegree, Multiaccuracy
 from lowcal.notions.smooth import Smooth
 from lowcal.notions.weights import CellIds, Weight
 from lowcal.rows.base import START, Local, Rows, Scale, Shard

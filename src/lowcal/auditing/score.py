@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 from lowcal.auditing.panel import Panel, believed
 from lowcal.guarantees.groups import ratio
 from lowcal.kernels.exact import Fine, Tables, Wholes
-from lowcal.kernels.loops import FEW
+from lowcal.kernels.loops import FEW, spread
 from lowcal.kernels.reference import pieces, rows_in_cache
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.kernels.threads import spread
 from lowcal.notions.base import Witness
 from lowcal.notions.weights import Cell, CellIds, Weight, evaluate
 from lowcal.rows.base import START, Local, Scale, Shard

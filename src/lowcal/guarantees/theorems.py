@@ -43,7 +43,7 @@ from lowcal.guarantees.groups import (
 )
 from lowcal.kernels.products import product
 from lowcal.kernels.simplex import FloatArray
-from lowcal.notions.low_degree import best_linear
+from lowcal.notions.finite import best_linear
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

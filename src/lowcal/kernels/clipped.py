@@ -205,11 +205,18 @@ def _pieces(line: Line, where: NDArray[np.integer], outside: Outside) -> tuple[F
     move, rest = delta[order], (y - end)[order]
     o = Outside(*(a[where] for a in outside))
     first = np.concatenate([[True], where[1:] != where[:-1]])
-    bend, cross, square = (
-        _suffix(x, first) + a for x, a in zip((w * move * move, w * move * gap, w * gap * gap), o[:3], strict=True)
-    )
+    starts, run = np.flatnonzero(first), np.cumsum(first) - 1
+
+    def suffix(x: FloatArray) -> FloatArray:
+        """Return the sums of x from each place to the end of its run."""
+        total = np.cumsum(x[::-1])[::-1]
+        return np.asarray(total - np.append(total[starts[1:]], 0.0)[run])
+
+    terms = w * move * move, w * move * gap, w * gap * gap
+    bend, cross, square = (suffix(x) + a for x, a in zip(terms, o[:3], strict=True))
     ends = np.cumsum(w * rest * rest)
-    constant = o.constant + _since(np.concatenate([[0.0], ends[:-1]]), first)
+    before = np.concatenate([[0.0], ends[:-1]])
+    constant = o.constant + (before - before[starts][run])
     low = np.where(first, o.start, np.concatenate([[0.0], limit[:-1]]))
     eta = _vertex(bend, cross, low, limit)
     loss = constant + square - 2.0 * eta * cross + eta * eta * bend
@@ -217,17 +224,3 @@ def _pieces(line: Line, where: NDArray[np.integer], outside: Outside) -> tuple[F
     last = limit[-1] if len(outside.start) == 1 else 0.0
     at_last = ends[-1] if len(outside.start) == 1 else np.inf
     return np.append(eta, last), np.append(loss, at_last)
-
-
-def _suffix(x: FloatArray, first: NDArray[np.bool_]) -> FloatArray:
-    """Return the sums of x from each place to the end of its run; runs begin where `first` is true."""
-    total = np.cumsum(x[::-1])[::-1]
-    starts = np.flatnonzero(first)
-    beyond = np.append(total[starts[1:]], 0.0)
-    return np.asarray(total - np.repeat(beyond, np.diff(np.append(starts, len(x)))))
-
-
-def _since(x: FloatArray, first: NDArray[np.bool_]) -> FloatArray:
-    """Return the growth of x since the start of each run."""
-    starts = np.flatnonzero(first)
-    return x - np.repeat(x[starts], np.diff(np.append(starts, len(x))))

@@ -8,6 +8,7 @@ along, on a unit of its own, and are as accurate as float64 allows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import frexp, ldexp
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.kernels.loops import MAX_THREADS, OTHER_SIDE, code_rows, kernels_at_hand, pad, spread
 from lowcal.kernels.simplex import SMALLEST, FloatArray
-from lowcal.kernels.switch import kernels_at_hand
 
 if TYPE_CHECKING:
-    from lowcal.kernels.reference import Design
+    from lowcal.kernels.reference import Codes, Design
 
 #: The most rows whose rounded terms add up exactly in float64.
 BLOCK = 1 << 18
@@ -29,8 +30,6 @@ Wholes: TypeAlias = NDArray[np.int64]
 #: Up to this many columns of different units are rounded one by one: it saves a tenth of a fit of 1,000,000 rows x 100
 #: groups.
 NARROW = 16
-#: Integers of 64 bits hold the sums of this many full blocks.
-BLOCKS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +100,8 @@ def _exponent(bound: float) -> int:
 
 @lru_cache(maxsize=256)
 def _grid(exponent: int, n: int) -> Grid:
-    return _of_bits(exponent, max(2, (min(n, BLOCK) - 1).bit_length(), (n - 1).bit_length() - BLOCKS))
+    # integers of 64 bits hold the sums of 2^10 full blocks
+    return _of_bits(exponent, max(row_bits(min(n, BLOCK)), row_bits(n) - 10))
 
 
 @lru_cache(maxsize=256)
@@ -268,3 +268,66 @@ def _columns(grid: Grid, width: int) -> Grid:
     if grid.unit.ndim == 0 or len(grid.unit) == width:
         return grid
     return Grid(np.concatenate([grid.unit, np.ones(width - len(grid.unit))]))
+
+
+# --- many draws at once, where chance picks rows --------------------------------------------------------------------
+
+
+class DrawnSums:
+    """C'R of many draws under construction, by level of every code column: shape (draws, levels, q).
+
+    A row has two outcomes, and what either adds to the sums is the same in all draws. So every row is added once with
+    its likelier outcome, and in each draw the rows with the other one add the difference, which lies on the grid too.
+    """
+
+    def __init__(self, design: Codes, q: int, grid: Grid, keys: Sequence[np.uint64]) -> None:
+        self.grid, self.keys, self.n, self.held = grid, np.array(keys, dtype=np.uint64), design.shape[0], 0
+        self.columns = [design.codes[k] for k in design.firsts.values()]
+        edges = np.cumsum([0, *(design.decode[k].shape[0] for k in design.firsts.values())])
+        self.starts, self.passed = edges[:-1], ExactSums(design, q, grid)
+        self.tables = np.zeros((len(keys), edges[-1], self.passed.sums.tables()[0].shape[1]))
+        self.total = np.zeros(self.tables.shape, dtype=np.int64)
+        self.add_drawn = kernels_at_hand(self.n * q * len(self.columns)).add_drawn
+
+    def add(self, part: slice, first: int, chance: FloatArray, picked: FloatArray, passed: FloatArray) -> None:
+        """Add the rows of a slice, the first of which has a number that its chance belongs to (`lay_uniforms`).
+
+        A draw picks a row if its number in [0, 1) is below `chance`; the row adds a row of `picked` or of `passed`.
+        """
+        more, base = (self.grid.round(pad(one)) for one in (picked, passed))
+        if self.held + len(more) > BLOCK:
+            self._flush()
+        self.held += len(more)
+        more -= base
+        is_likely = chance > 0.5
+        base[is_likely] += more[is_likely]
+        more[is_likely] *= -1.0
+        self.passed.add_rounded(part, base)
+        bars, codes = np.ceil(chance * 2.0**53).astype(np.uint64), code_rows(self.columns, part)
+        bars[is_likely] += OTHER_SIDE
+
+        def add(some: slice) -> None:
+            self.add_drawn(self.keys[some], first, bars, more, codes, self.starts, self.tables[some])
+
+        size = -(-len(self.keys) // MAX_THREADS)
+        spread(add, [slice(k, k + size) for k in range(0, len(self.keys), size)], self.n)
+
+    def _flush(self) -> None:
+        self.total += self.grid.wholes(self.tables)
+        self.tables[...], self.held = 0.0, 0
+
+    def wholes(self) -> Wholes:
+        """Return all that was added."""
+        self._flush()
+        return np.asarray(self.total + np.concatenate(self.passed.wholes()))
+
+
+def decode_draws(design: Codes, q: int, grid: Grid, total: Wholes) -> FloatArray:
+    """Return C'R of every draw, shape (draws, m, q), from the sums of all shards; `design` is that of any rows."""
+    tables, found, place = grid.floats(total)[:, :, :q], {}, 0
+    for k in design.firsts.values():
+        stop = place + design.decode[k].shape[0]
+        found[id(design.codes[k])] = tables[:, place:stop].transpose(1, 0, 2).reshape(stop - place, -1)
+        place = stop
+    pairs = zip(design.codes, design.decode, strict=True)
+    return np.concatenate([t.gather(found[id(c)]) for c, t in pairs]).reshape(-1, len(total), q).transpose(1, 0, 2)

@@ -9,7 +9,7 @@ whole class. Replacing w by 1 - w gives V(-r) = V(r) - sum r: the other sign cos
 Both solvers run the dynamic program F_j(w) = r_j w + max_{|u-w| <= d_j} F_{j-1}(u), keep only the interval
 where the concave F_j is largest, and read the weights backwards from these intervals. `stack` holds the
 slope drops of F_j and is nearly linear on real data; `dual` holds those of its conjugate and is
-O(m log m) always. The passes of this file are plain Python on lists of numbers; `compiled_line` compiles them as they
+O(m log m) always. The passes of this file are plain Python on lists of numbers; `compiled` compiles them as they
 stand, for arrays.
 """
 
@@ -22,12 +22,12 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from lowcal.kernels.loops import compiled
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.kernels.switch import compiled
 
 Method: TypeAlias = Literal["auto", "stack", "dual"]
 #: A list or an array of floats.
-Numbers: TypeAlias = Any
+Floats: TypeAlias = Any
 
 #: The passes of this file: the definition.
 PURE = sys.modules[__name__]
@@ -99,7 +99,7 @@ def passes_for(points: int) -> ModuleType:
     >>> passes_for(100).IS_COMPILED
     False
     """
-    return (compiled("compiled_line") or PURE) if points >= COMPILE_FROM else PURE
+    return (compiled("compiled") or PURE) if points >= COMPILE_FROM else PURE
 
 
 def hold(numbers: FloatArray | IntArray) -> Any:
@@ -168,7 +168,7 @@ def _budget(passes: ModuleType, points: int) -> float:
     return float(passes.MOVES * points + 1024)
 
 
-def backtrack(gaps: Numbers, low: Numbers, high: Numbers, w: Numbers) -> None:
+def backtrack(gaps: Floats, low: Floats, high: Floats, w: Floats) -> None:
     """Read the weights backwards: w_j goes from w_{j+1} towards [low_j, high_j], by at most the gap."""
     weight = low[-1]
     w[-1] = min(max(weight, 0.0), 1.0)  # against rounding; clipping keeps the slopes
@@ -183,7 +183,7 @@ def backtrack(gaps: Numbers, low: Numbers, high: Numbers, w: Numbers) -> None:
 # --- algorithm A: the slope drops of F_j, on two stacks -----------------------------------------------------
 
 
-def by_stacks(gaps: Numbers, r: Numbers, budget: float, low: Numbers, high: Numbers, work: Any) -> bool:
+def by_stacks(gaps: Floats, r: Floats, budget: float, low: Floats, high: Floats, work: Any) -> bool:
     """Fill in the argmax interval of every F_j with two stacks; False once `budget` moves are spent.
 
     The slope of F_j drops by given masses at given positions. Those left of the argmax lie on one stack,
@@ -217,11 +217,11 @@ def by_stacks(gaps: Numbers, r: Numbers, budget: float, low: Numbers, high: Numb
 def pour(
     need: float,
     shift: float,
-    from_keys: Numbers,
-    from_masses: Numbers,
+    from_keys: Floats,
+    from_masses: Floats,
     n_from: int,
-    to_keys: Numbers,
-    to_masses: Numbers,
+    to_keys: Floats,
+    to_masses: Floats,
     n_to: int,
 ) -> tuple[int, int, int]:
     """Carry mass `need` from the top of one stack to the other; return their new sizes and the items moved whole."""
@@ -250,7 +250,7 @@ def pour(
 # --- algorithm B: the slope measure of the conjugate of F_j, on a tree --------------------------------------
 
 
-def by_dual(gaps: Numbers, zero_at: Any, tree: Numbers, low: Numbers, high: Numbers) -> None:
+def by_dual(gaps: Floats, zero_at: Any, tree: Floats, low: Floats, high: Floats) -> None:
     """Fill in the argmax interval of every F_j from its conjugate G_j(s) = max_w F_j(w) - s w.
 
     The slope of G_j climbs from -1 to 0: a measure of mass 1, and F_j is largest between the mass right of
@@ -272,7 +272,7 @@ def by_dual(gaps: Numbers, zero_at: Any, tree: Numbers, low: Numbers, high: Numb
         high[j] = low[j] + tree[node]
 
 
-def right_of(tree: Numbers, node: int) -> float:
+def right_of(tree: Floats, node: int) -> float:
     """Return the mass strictly right of a place."""
     total = 0.0
     while node > 1:
@@ -282,7 +282,7 @@ def right_of(tree: Numbers, node: int) -> float:
     return total
 
 
-def trim(tree: Numbers, side: int, need: float) -> None:
+def trim(tree: Floats, side: int, need: float) -> None:
     """Take mass off one end: the outermost place with mass is found by descent, as empty nodes hold an exact 0."""
     while tree[1] > 0.0:
         node = 1
@@ -295,7 +295,7 @@ def trim(tree: Numbers, side: int, need: float) -> None:
         put(tree, node, 0.0)
 
 
-def put(tree: Numbers, node: int, mass: float) -> None:
+def put(tree: Floats, node: int, mass: float) -> None:
     """Write a place; inner nodes are added up again, never decremented, so that rounding does not drift."""
     tree[node] = mass
     while node > 1:

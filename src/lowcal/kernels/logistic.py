@@ -201,20 +201,16 @@ def fit_line(p: FloatArray, y: FloatArray, weight: FloatArray, precision: float 
     z, d = scores(p), p.shape[1]
     free = np.arange(1 + d if np.isfinite(precision) else 1)
     penalty = np.where(free > 0, precision, 0.0) if len(free) > 1 else np.zeros(1)
-    held = np.diag(penalty)
 
     def score(at: FloatArray) -> FloatArray:
         return np.asarray((1.0 + at[0]) * z + (at[1:] if len(at) > 1 else 0.0))
 
-    def loss(at: FloatArray) -> float:
-        return dot(weight, losses_of_scores(score(at), y)) + 0.5 * dot(penalty, np.square(at))
-
     def derivatives(at: FloatArray) -> tuple[FloatArray, FloatArray]:
         g, H = _derivatives(score(at), z, y, weight)
-        return g[free] - penalty * at, H[free[:, None], free] + held
+        return g[free], H[free[:, None], free]
 
     theta = np.zeros(1 + d)
-    theta[free] = _minimise(loss, derivatives, len(free), len(p))
+    theta[free] = _minimise(score, derivatives, y, weight, penalty)
     return float(theta[0]), theta[1:]
 
 
@@ -236,32 +232,36 @@ def fit_coefficients(
     def score(at: FloatArray) -> FloatArray:
         return start + product(U, at.reshape(shape))
 
-    def loss(at: FloatArray) -> float:
-        return dot(weight, losses_of_scores(score(at), y)) + 0.5 * dot(penalty, np.square(at))
-
     def derivatives(at: FloatArray) -> tuple[FloatArray, FloatArray]:
         f = from_scores(score(at))
         H = np.empty((*shape, *shape))
         for a, b in itertools.product(range(shape[1]), repeat=2):
             H[:, a, :, b] = product((U * (weight * f[:, a] * (float(a == b) - f[:, b]))[:, None]).T, U)
-        g = product(U.T, weight[:, None] * (y - f)).ravel() - penalty * at
-        return g, H.reshape(len(at), -1) + np.diag(penalty)
+        return product(U.T, weight[:, None] * (y - f)).ravel(), H.reshape(len(at), -1)
 
-    return _minimise(loss, derivatives, len(penalty), len(y)).reshape(shape)
+    return _minimise(score, derivatives, y, weight, penalty).reshape(shape)
 
 
 def _minimise(
-    loss: Callable[[FloatArray], float],
+    score: Callable[[FloatArray], FloatArray],
     derivatives: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
-    size: int,
-    n: int,
+    y: FloatArray,
+    weight: FloatArray,
+    penalty: FloatArray,
 ) -> FloatArray:
-    """Return the minimum of a convex loss of n rows, from 0: Newton's steps, halved where the loss does not fall."""
-    theta, ridge = np.zeros(size), np.diag(np.full(size, LEAST_BEND))
+    """Return the theta of least log loss plus 1/2 penalty theta^2, from 0: Newton's steps, halved where it rises.
+
+    `derivatives` are minus the gradient and the Hessian of the log loss of the scores.
+    """
+
+    def loss(at: FloatArray) -> float:
+        return dot(weight, losses_of_scores(score(at), y)) + 0.5 * dot(penalty, np.square(at))
+
+    theta, n, held, ridge = np.zeros(len(penalty)), len(y), np.diag(penalty), np.diag(np.full(len(penalty), LEAST_BEND))
     least = loss(theta)
     for _ in range(MOST_STEPS):
         g, H = derivatives(theta)
-        step = np.linalg.solve(H + ridge, g)
+        step = np.linalg.solve(H + held + ridge, g - penalty * theta)
         while (found := loss(theta + step)) > least and np.abs(step).max() > LEAST_BEND:
             step /= 2.0
         gain = least - found

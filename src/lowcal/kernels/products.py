@@ -22,8 +22,8 @@ from lowcal.kernels.simplex import FloatArray
 UNSPLIT = 1 << 18
 #: ... and one with a vector from about 9,000 on.
 UNSPLIT_VECTOR = 1 << 13
-#: Blocks are at least this long on every side that is: shorter ones are slow.
-SIDE = 64
+#: Blocks are at least this long on every side that is, as shorter ones are slow: a cube of them is not split.
+SIDE = round(UNSPLIT ** (1 / 3))
 #: LAPACK factors and inverts matrices of this size on one thread.
 PANEL = 32
 
@@ -144,11 +144,11 @@ class Cholesky:
             before, after, size = slice(0, here.start), slice(here.stop, None), here.stop - here.start
             rest = G[..., here.start :, here]
             if here.start:
-                rest = rest - product(L[..., here.start :, before], _transposed(L[..., here, before]))
+                rest = rest - product(L[..., here.start :, before], L[..., here, before].mT)
             L[..., here, here] = np.linalg.cholesky(rest[..., :size, :])
             inverses.append(_inverse(L[..., here, here]))
             if here.stop < n:
-                L[..., after, here] = product(rest[..., size:, :], _transposed(inverses[-1]))
+                L[..., after, here] = product(rest[..., size:, :], inverses[-1].mT)
         return cls(L, tuple(inverses))
 
     def solve(self, g: FloatArray) -> FloatArray:
@@ -163,10 +163,6 @@ class Cholesky:
             x[..., here, :] = product(inverse, x[..., here, :])
         for here, inverse in reversed(panels):
             if here.stop < n:
-                x[..., here, :] -= product(_transposed(L[..., here.stop :, here]), x[..., here.stop :, :])
-            x[..., here, :] = product(_transposed(inverse), x[..., here, :])
+                x[..., here, :] -= product(L[..., here.stop :, here].mT, x[..., here.stop :, :])
+            x[..., here, :] = product(inverse.mT, x[..., here, :])
         return x
-
-
-def _transposed(A: FloatArray) -> FloatArray:
-    return A.swapaxes(-1, -2)

@@ -8,30 +8,27 @@ product; no n x m array is built. `Matrix` holds fractional memberships; `Stacke
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import accumulate, combinations_with_replacement, groupby
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.kernels.exact import BLOCK, Grid
-from lowcal.kernels.loops import FEW, padded
+from lowcal.kernels.loops import FEW, MirrorReads, code_rows, kernels_at_hand, kernels_for, pad, padded
 from lowcal.kernels.products import UNSPLIT, UNSPLIT_VECTOR, by_row, product
 from lowcal.kernels.simplex import FloatArray, IntArray, of_odds_against
-from lowcal.kernels.switch import kernels_at_hand, kernels_for
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
 CHUNK = 1 << 21
 
-#: Passes with few numbers a row take pieces of this many, which stay in the second cache.
+#: So many numbers stay in the second cache: pieces of passes with few numbers a row, histograms of pairs of codes.
 CACHE = 1 << 17
-
-#: Up to this many pairs of codes of two columns are counted in one histogram: more would leave the cache.
-PAIRS_IN_CACHE = 1 << 17
 
 #: Members of groups of at most this many levels are gathered level by level.
 FEW_LEVELS = 32
@@ -44,22 +41,6 @@ Combination: TypeAlias = Callable[[slice], FloatArray]
 Find: TypeAlias = Callable[[int], tuple[IntArray, FloatArray]]
 #: A slice of the rows and the cell of each -> the coefficients of the row's own cell, summed over the members.
 CellCombination: TypeAlias = Callable[[slice, IntArray], FloatArray]
-
-
-class Accumulator(Protocol):
-    """C'R under construction, where R comes in pieces."""
-
-    def add(self, part: slice, R: FloatArray) -> None:
-        """Add C[part]'R for the rows of a slice; R has shape (rows, q), or more columns that do not count."""
-        ...
-
-    def total(self) -> FloatArray:
-        """Return the sum of all that was added, shape (m, q)."""
-        ...
-
-    def tables(self) -> Sequence[FloatArray]:
-        """Return what the sum is made of, to be read or replaced; a table may have more columns that do not count."""
-        ...
 
 
 class Design(Protocol):
@@ -80,7 +61,8 @@ class Design(Protocol):
     def sums(self, q: int, grid: Grid | None = None) -> Accumulator:
         """Return C'R for R of q columns under construction: zero, before the first piece of R is added.
 
-        With a grid, on which R lies, products that are not are rounded to it.
+        With a grid, on which R lies, products that are not are rounded to it. A piece of R, and the tables of the sum,
+        may have more columns, which do not count.
         """
         ...
 
@@ -88,16 +70,8 @@ class Design(Protocol):
         """Return sum_i C_ij R_ia [ids_i = s] as (m, n_cells, q); rows with ids = n_cells belong to no cell."""
         ...
 
-    def combine(self, theta: FloatArray) -> FloatArray:
-        """Return C theta for theta of shape (m, q), a piece of the rows at a time."""
-        combination, (n, q) = self.combination(theta), (self.shape[0], theta.shape[1])
-        total = np.empty((n, q))
-        for part in rows_in_cache(n, q):
-            total[part] = combination(part)
-        return total
-
     def combination(self, theta: FloatArray) -> Combination:
-        """Return C theta as a function of the rows that are wanted."""
+        """Return C theta, for theta of shape (m, q), as a function of the rows that are wanted."""
         ...
 
     def cell_combination(self, theta: FloatArray) -> CellCombination:
@@ -165,51 +139,9 @@ class Design(Protocol):
         return find
 
 
-class Decode(Protocol):
-    """The L x m table that says which groups a code belongs to."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Levels and groups."""
-        ...
-
-    def gather(self, histogram: FloatArray) -> FloatArray:
-        """Return decode' histogram."""
-        ...
-
-    def spread(self, theta: FloatArray) -> FloatArray:
-        """Return decode theta."""
-        ...
-
-    def take(self, groups: IntArray) -> Decode:
-        """Return the columns of some groups."""
-        ...
-
-    def look_up(self, codes: IntArray) -> FloatArray:
-        """Return the rows of the table for these codes, shape (n, m)."""
-        ...
-
-    def look_up_sparse(self, codes: IntArray) -> sparse.csr_array:
-        """Return the same without zeros."""
-        return sparse.csr_array(self.look_up(codes))
-
-    def power(self, exponent: int) -> Decode:
-        """Return the table of powers: itself where memberships are 0 and 1."""
-        return self
-
-    @property
-    def is_sharp(self) -> bool:
-        """Whether all memberships are 0 or 1."""
-        return True
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the table as plain data."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class DecodeTable:
-    """A sparse decode table."""
+    """The L x m table that says which groups a code belongs to, sparse."""
 
     matrix: sparse.csr_array
 
@@ -283,15 +215,9 @@ class DecodeTable:
                 first = j
         return runs
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the table as its entries: levels, groups and values."""
-        coo = self.matrix.tocoo()
-        entries = [coo.row.tolist(), coo.col.tolist(), coo.data.tolist()]
-        return {"kind": "table", "shape": list(self.shape), "entries": entries}
-
 
 @dataclass(frozen=True, eq=False)
-class Cumulative(Decode):
+class Cumulative:
     """One-sided thresholds of ordered codes: a group holds the codes 1..cut, or those above its cut; 0 is missing.
 
     No table is built: histograms and coefficients are summed up along the codes.
@@ -300,6 +226,7 @@ class Cumulative(Decode):
     levels: int
     cuts: IntArray
     is_above: NDArray[np.bool_]
+    is_sharp: ClassVar[bool] = True
 
     @classmethod
     def every(cls, levels: int) -> Cumulative:
@@ -334,10 +261,17 @@ class Cumulative(Decode):
         code = codes.astype(np.intp)[:, None]
         return np.where(self.is_above, code > self.cuts, (code >= 1) & (code <= self.cuts)).astype(np.float64)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the thresholds as plain data."""
-        cuts = {"cuts": self.cuts.tolist(), "is_above": self.is_above.tolist()}
-        return {"kind": "cumulative", "levels": self.levels, **cuts}
+    def look_up_sparse(self, codes: IntArray) -> sparse.csr_array:
+        """Return the same without zeros."""
+        return sparse.csr_array(self.look_up(codes))
+
+    def power(self, exponent: int) -> Cumulative:
+        """Return itself: memberships are 0 and 1."""
+        return self
+
+
+#: Which groups the codes of a column belong to.
+Decode: TypeAlias = DecodeTable | Cumulative
 
 
 @dataclass(frozen=True, eq=False)
@@ -366,11 +300,9 @@ class Codes(Design):
         n, q = R.shape
         parts = []
         for c, t in zip(self.codes, self.decode, strict=True):
-            if not t.is_sharp and grid is not None:
-                parts.append(Matrix(t.look_up(c)).cell_moments(ids, n_cells, R, grid))
-                continue
-            if t.shape[0] * (n_cells + 1) > max(n, 1) * t.shape[1]:
-                parts.append(Matrix(t.look_up(c)).cell_moments(ids, n_cells, R))
+            own = None if t.is_sharp else grid  # what lies on the grid stays there where memberships are 0 and 1
+            if own is not None or t.shape[0] * (n_cells + 1) > max(n, 1) * t.shape[1]:
+                parts.append(Matrix(t.look_up(c)).cell_moments(ids, n_cells, R, own))
                 continue
             both = pair_histogram(c, ids, t.shape[0], n_cells + 1, R, R.size * len(self.codes))
             parts.append(t.gather(both.reshape(t.shape[0], -1)).reshape(t.shape[1], n_cells + 1, q)[:, :n_cells])
@@ -400,14 +332,15 @@ class Codes(Design):
 
     def bent(self, theta: FloatArray, z: FloatArray) -> Callable[[slice], FloatArray]:
         """Return sigmoid(z + C theta_0 + z C theta_1) as a function of a slice of the rows, for theta (m, 2)."""
-        tables, column, powers = np.concatenate(self._spread(theta)), np.arange(len(self.codes)), np.array([0, -1])
         offset = np.array([0, *accumulate(t.shape[0] for t in self.decode)][:-1], dtype=np.intp)
+        tables, column = np.concatenate(self._spread(theta)), np.arange(len(self.codes))
+        update = MirrorReads(np.array([0, -1]), column, offset, tables)
         kernels = kernels_for(len(z) * 2 * len(self.codes))
 
         def predict(part: slice) -> FloatArray:
             here = np.ascontiguousarray(z[part])
             against = np.empty(len(here))
-            kernels.bend(here, here, code_rows(self.codes, part), column, offset, tables, powers, against)
+            kernels.bend(here, here, code_rows(self.codes, part), update, against)
             return of_odds_against(against)
 
         return predict
@@ -443,12 +376,8 @@ class Codes(Design):
 
     def column(self, j: int) -> FloatArray:
         """Return one membership by look-up."""
-        for c, t in zip(self.codes, self.decode, strict=True):
-            m = t.shape[1]
-            if j < m:
-                return np.asarray(_memberships(t, j)[c])
-            j -= m
-        raise IndexError(j)
+        k, own = place_of(j, [t.shape[1] for t in self.decode])
+        return np.asarray(_memberships(self.decode[k], own)[self.codes[k]])
 
     def sparse(self) -> sparse.csr_array:
         """Return C without its zeros: what the members of each row are, however many groups there are."""
@@ -516,36 +445,12 @@ class CodeSums:
         return np.concatenate([t.gather(self.histograms[firsts[id(c)]][:, : self.q]) for c, t in pairs])
 
 
-def pad(R: FloatArray) -> FloatArray:
-    """Return R as kernels take it: rows one after the other, as many numbers in each as are added together."""
-    n, q = R.shape
-    if padded(q) == q:
-        return np.ascontiguousarray(R)
-    wide = np.zeros((n, padded(q)))
-    wide[:, :q] = R
-    return wide
-
-
-def code_rows(columns: Sequence[IntArray], part: slice) -> IntArray:
-    """Return the codes of some rows, one run for each column, in the smallest type that holds them.
-
-    >>> code_rows([np.array([1, 2], dtype=np.uint8), np.array([3, 400], dtype=np.uint16)], slice(1, 2))
-    array([[  2],
-           [400]], dtype=uint16)
-    """
-    n = len(columns[0][part]) if columns else 0
-    together = np.empty((len(columns), n), dtype=np.result_type(np.uint8, *(c.dtype for c in columns)))
-    for k, column in enumerate(columns):
-        together[k] = column[part]
-    return together
-
-
 @dataclass(frozen=True, eq=False)
 class Matrix(Design):
     """C itself, to a power: an array or a sparse matrix of memberships.
 
     Bytes and float32 are never float64 as a whole: a piece of the rows is converted when it is needed, and they are
-    exact in it. 0/1 memberships are smaller and faster as bits (`pack`).
+    exact in it. 0/1 memberships are smaller and faster as bits (`Codes`).
     """
 
     matrix: AnyArray | sparse.csr_array
@@ -670,38 +575,6 @@ class MatrixSums:
         return self.sum
 
 
-def pack(C: AnyArray) -> tuple[AnyArray, ...] | None:
-    """Return 0/1 columns as bits, eight to a byte, the first one lowest; None if C holds other numbers.
-
-    Cost: one pass over C. What is not of one byte is first compared with 0 and 1, which makes a byte for each entry.
-
-    >>> pack(np.array([[1, 0, 1]])), pack(np.array([[0.5]]))
-    ((array([5], dtype=uint8),), None)
-    """
-    if C.dtype == np.bool_:
-        C = C.view(np.uint8) != 0  # whatever byte stands for true
-    elif C.dtype.itemsize > 1:
-        if not all(((C[part] == 0) | (C[part] == 1)).all() for part in pieces(*C.shape)):
-            return None
-        C = C != 0
-    C = C.view(np.uint8)
-    n, m = C.shape
-    if C.max(initial=0) > 1:
-        return None
-    bits = np.zeros((-(-m // 8), n), dtype=np.uint8)
-    if C.flags.f_contiguous:  # rows would have to be gathered byte by byte
-        for j in reversed(range(m)):
-            byte = bits[j // 8]
-            byte += byte
-            byte |= C[:, j]
-        return tuple(bits)
-    for part in pieces(n, m):
-        whole = np.zeros((len(C[part]), 8 * len(bits)), dtype=np.uint8)  # rows of whole bytes are packed faster
-        whole[:, :m] = C[part]
-        bits[:, part] = np.packbits(whole.ravel(), bitorder="little").reshape(-1, len(bits)).T
-    return tuple(bits)
-
-
 def add_rounded(C: FloatArray | sparse.csr_array, R: FloatArray, grid: Grid, total: FloatArray) -> None:
     """Add C'R to the total, every product C_ij R_ia rounded to the grid of its column a."""
     if not isinstance(C, np.ndarray):
@@ -767,11 +640,8 @@ class Stacked(Design):
 
     def column(self, j: int) -> FloatArray:
         """Return one membership of the part that holds it."""
-        for part in self.parts:
-            if j < part.shape[1]:
-                return part.column(j)
-            j -= part.shape[1]
-        raise IndexError(j)
+        k, own = place_of(j, [part.shape[1] for part in self.parts])
+        return self.parts[k].column(own)
 
     def power(self, exponent: int) -> Stacked:
         """Return the powers of all parts."""
@@ -838,18 +708,32 @@ class StackedSums:
         return np.concatenate([sums.total() for sums in self.parts])
 
 
+#: C'R under construction, where R comes in pieces.
+Accumulator: TypeAlias = CodeSums | MatrixSums | StackedSums
+
+
 def stack(parts: Sequence[Design]) -> Design:
     """Put designs side by side; a single one stays itself."""
     return parts[0] if len(parts) == 1 else Stacked(tuple(parts))
 
 
+def place_of(j: int, sizes: Sequence[int]) -> tuple[int, int]:
+    """Return which of several, each of some subpopulations, holds subpopulation j, and its number there.
+
+    >>> place_of(3, [2, 0, 4])
+    (2, 1)
+    """
+    stops = [*accumulate(sizes)]
+    k = bisect_right(stops, j)
+    return k, j - stops[k] + sizes[k]
+
+
 def _among(sizes: Sequence[int], finds: Sequence[Find]) -> Find:
     """Return what finds members of designs side by side, given the number of subpopulations of each."""
-    stops = np.cumsum(sizes)
 
     def find(j: int) -> tuple[IntArray, FloatArray]:
-        k = int(np.searchsorted(stops, j, side="right"))
-        return finds[k](j - int(stops[k]) + sizes[k])
+        k, own = place_of(j, sizes)
+        return finds[k](own)
 
     return find
 
@@ -902,10 +786,10 @@ def _pair_gram(a: IntArray, A: Decode, b: IntArray, B: Decode, H: FloatArray, nu
     """Return sum_i H_ik A[a_i, :]' B[b_i, :] from sums of H over codes of one column, of both, or of A and groups."""
     if a is b:
         codes, sums = np.arange(A.shape[0]), histogram(a, H, A.shape[0])
-        if H.shape[1] * A.shape[0] * B.shape[1] > PAIRS_IN_CACHE:
+        if H.shape[1] * A.shape[0] * B.shape[1] > CACHE:
             return weighted_gram(Codes((codes,), (A,)), Codes((codes,), (B,)), sums)
         return _gathered(A, sums.T[:, :, None] * B.look_up(codes))
-    if A.shape[0] * B.shape[0] <= PAIRS_IN_CACHE:
+    if A.shape[0] * B.shape[0] <= CACHE:
         pairs = pair_histogram(a, b, A.shape[0], B.shape[0], H, numbers)
         by_a = A.gather(pairs.reshape(A.shape[0], -1)).reshape(A.shape[1], B.shape[0], -1)
         return _gathered(B, by_a.transpose(2, 1, 0)).transpose(0, 2, 1)
@@ -973,27 +857,25 @@ def rows_in_cache(n: int, q: int) -> Iterator[slice]:
 
 def histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
     """Return sum_i [codes_i = v] R_i for every level v, shape (levels, q)."""
-    n, q = R.shape
-    table = np.zeros((levels, padded(q)))
-    add_histogram = kernels_for(n * q).add_histogram
-    for part in rows_in_cache(n, q):
-        add_histogram(np.ascontiguousarray(codes[part]), pad(R[part]), table)
-    return table[:, :q]
+    return _count(lambda part: np.ascontiguousarray(codes[part]), R, levels, R.size)
 
 
-def pair_histogram(
-    a: IntArray, b: IntArray, n_a: int, n_b: int, R: FloatArray, numbers: int | None = None
-) -> FloatArray:
+def pair_histogram(a: IntArray, b: IntArray, n_a: int, n_b: int, R: FloatArray, numbers: int) -> FloatArray:
     """Return sum_i [a_i = v, b_i = w] R_i for every pair of levels, shape (n_a, n_b, q).
 
     `numbers`: how many are added by a caller who asks several times, which decides on compiled kernels.
     """
-    n, q = R.shape
-    table = np.zeros((n_a * n_b, padded(q)))
-    add_histogram = kernels_for(n * q if numbers is None else numbers).add_histogram
+    sums = _count(lambda part: _pairs(a[part], b[part], n_b, n_a * n_b), R, n_a * n_b, numbers)
+    return sums.reshape(n_a, n_b, -1)
+
+
+def _count(codes: Callable[[slice], IntArray], R: FloatArray, levels: int, numbers: int) -> FloatArray:
+    """Return the sums of R over the rows of each code, from the codes of a slice of the rows."""
+    (n, q), add_histogram = R.shape, kernels_for(numbers).add_histogram
+    table = np.zeros((levels, padded(q)))
     for part in rows_in_cache(n, q):
-        add_histogram(_pairs(a[part], b[part], n_b, len(table)), pad(R[part]), table)
-    return table[:, :q].reshape(n_a, n_b, q)
+        add_histogram(codes(part), pad(R[part]), table)
+    return table[:, :q]
 
 
 def _pairs(a: IntArray, b: IntArray, n_b: int, n_pairs: int) -> IntArray:

@@ -12,6 +12,7 @@ which may be read like a power of f; NumPy takes its logarithms and exponentials
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,10 +21,9 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.loops import padded
-from lowcal.kernels.reference import code_rows, rows_in_cache
+from lowcal.kernels.loops import Masks, MirrorReads, Reads, code_rows, kernels_for, padded
+from lowcal.kernels.reference import rows_in_cache
 from lowcal.kernels.simplex import FloatArray, IntArray, log_odds_of, of_odds_against, sigmoid_of
-from lowcal.kernels.switch import kernels_for
 
 #: In place of a power of f: the log odds of f.
 LOG_ODDS = -1
@@ -38,89 +38,73 @@ class Read:
     table: FloatArray
 
 
-@dataclass(frozen=True, eq=False)
-class Masks:
-    """Updates that move one group by a number: which group, how far. A group is looked up once for all its updates.
-
-    `group[t]` is -1 for other updates; `column` and `tables` (0 or 1 for each code, from `offset` on) are the groups.
-    """
-
-    group: IntArray
-    step: FloatArray
-    power: IntArray
-    column: IntArray
-    offset: IntArray
-    tables: NDArray[np.uint8]
-
-    @classmethod
-    def of(cls, updates: Sequence[Sequence[Read]]) -> Masks:
-        """Find the updates of single groups, unless most groups have one update only and are not worth a mask."""
-        groups: dict[tuple[int, bytes], int] = {}
-        group, step, power = np.full(len(updates), -1), np.zeros(len(updates)), np.zeros(len(updates), dtype=np.intp)
-        for t, update in enumerate(updates):
-            moved = update[0].table[update[0].table != 0.0] if len(update) == 1 else np.zeros(0)
-            if len(moved) and (moved == moved[0]).all():
-                member = (update[0].table != 0.0).astype(np.uint8)
-                group[t] = groups.setdefault((update[0].column, member.tobytes()), len(groups))
-                step[t], power[t] = moved[0], update[0].power
-        if np.count_nonzero(group >= 0) < 2 * len(groups):
-            groups, group = {}, np.full(len(updates), -1)
-        tables = [np.frombuffer(member, dtype=np.uint8) for _, member in groups]
-        column = np.array([k for k, _ in groups], dtype=np.intp)
-        return cls(group, step, power, column, _offsets(tables), np.concatenate([*tables, np.zeros(1, np.uint8)]))
+def _masks_of(updates: Sequence[Sequence[Read]]) -> Masks:
+    """Find the updates of single groups, unless most groups have one update only and are not worth a mask."""
+    groups: dict[tuple[int, bytes], int] = {}
+    group, step, power = np.full(len(updates), -1), np.zeros(len(updates)), np.zeros(len(updates), dtype=np.intp)
+    for t, update in enumerate(updates):
+        moved = update[0].table[update[0].table != 0.0] if len(update) == 1 else np.zeros(0)
+        if len(moved) and (moved == moved[0]).all():
+            member = (update[0].table != 0.0).astype(np.uint8)
+            group[t] = groups.setdefault((update[0].column, member.tobytes()), len(groups))
+            step[t], power[t] = moved[0], update[0].power
+    if np.count_nonzero(group >= 0) < 2 * len(groups):
+        groups, group = {}, np.full(len(updates), -1)
+    tables = [np.frombuffer(member, dtype=np.uint8) for _, member in groups]
+    column = np.array([k for k, _ in groups], dtype=np.intp)
+    return Masks(group, step, power, column, _offsets(tables), np.concatenate([*tables, np.zeros(1, np.uint8)]))
 
 
-@dataclass(frozen=True, eq=False)
-class Program:
-    """Updates as flat arrays: look-ups of update t are those from starts[t] to starts[t + 1], or its mask.
-
-    The table of a look-up holds width[t] numbers for each code, the factors of f^0, f^1, ...
-    """
-
-    starts: IntArray
-    column: IntArray
-    offset: IntArray
-    width: IntArray
-    tables: FloatArray
-    masks: Masks
-
-    @classmethod
-    def of(cls, updates: Sequence[Sequence[Read]]) -> Program:
-        """Lay the tables of all updates one after the other, those of one column side by side."""
-        masks = Masks.of(updates)
-        rest = [update if g < 0 else [] for update, g in zip(updates, masks.group, strict=True)]
-        width = [padded(1 + max((read.power for read in update), default=0)) for update in rest]
-        every = [_by_column(update, w) for update, w in zip(rest, width, strict=True)]
-        tables = [table for update in every for table in update.values()]
-        return cls(
-            np.cumsum([0, *(len(update) for update in every)]),
-            np.array([column for update in every for column in update], dtype=np.intp),
-            _offsets(tables),
-            np.array([*width, 1], dtype=np.intp),
-            np.concatenate([*tables, np.zeros(1)]),
-            masks,
-        )
+class _InPieces(ABC):
+    """Updates that are run on a piece of the rows at a time."""
 
     def __call__(self, f: FloatArray, codes: Sequence[IntArray]) -> FloatArray:
-        """Return the predictions after all updates; `codes` are the columns that the look-ups name.
-
-        >>> twice = Program.of([[Read(0, 0, np.array([0.0, 0.25]))], [Read(0, 1, np.array([1.0, 0.0]))]])
-        >>> twice(np.array([0.25, 0.5, 0.75]), [np.array([0, 1, 0])])
-        array([0.5 , 0.75, 1.  ])
-        """
+        """Return the predictions after all updates; `codes` are the columns that the look-ups name."""
         moved = np.empty(len(f))
         for part, here in self.pieces(f, codes):
             moved[part] = here
         return moved
 
+    @abstractmethod
     def pieces(self, f: FloatArray, codes: Sequence[IntArray]) -> Iterator[tuple[slice, FloatArray]]:
         """Yield the predictions after all updates, a piece of the rows at a time."""
-        m = self.masks
-        reads = self.starts, self.column, self.offset, self.width, self.tables
-        replay = kernels_for(len(f) * (len(self.column) + len(m.group))).replay
+
+
+@dataclass(frozen=True, eq=False)
+class Program(_InPieces):
+    """Updates as flat arrays: their look-ups, or their masks.
+
+    >>> twice = Program.of([[Read(0, 0, np.array([0.0, 0.25]))], [Read(0, 1, np.array([1.0, 0.0]))]])
+    >>> twice(np.array([0.25, 0.5, 0.75]), [np.array([0, 1, 0])])
+    array([0.5 , 0.75, 1.  ])
+    """
+
+    reads: Reads
+    masks: Masks
+
+    @classmethod
+    def of(cls, updates: Sequence[Sequence[Read]]) -> Program:
+        """Lay the tables of all updates one after the other, those of one column side by side."""
+        masks = _masks_of(updates)
+        rest = [update if g < 0 else [] for update, g in zip(updates, masks.group, strict=True)]
+        width = [padded(1 + max((read.power for read in update), default=0)) for update in rest]
+        every = [_by_column(update, w) for update, w in zip(rest, width, strict=True)]
+        tables = [table for update in every for table in update.values()]
+        reads = Reads(
+            np.cumsum([0, *(len(update) for update in every)]),
+            np.array([column for update in every for column in update], dtype=np.intp),
+            _offsets(tables),
+            np.array([*width, 1], dtype=np.intp),
+            np.concatenate([*tables, np.zeros(1)]),
+        )
+        return cls(reads, masks)
+
+    def pieces(self, f: FloatArray, codes: Sequence[IntArray]) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield the predictions after all updates, a piece of the rows at a time."""
+        replay = kernels_for(len(f) * (len(self.reads.column) + len(self.masks.group))).replay
         for part in rows_in_cache(len(f), 2):  # predictions, and the codes of a few columns
             here = np.array(f[part])
-            replay(here, code_rows(codes, part), *reads, m.group, m.step, m.power, m.column, m.offset, m.tables)
+            replay(here, code_rows(codes, part), self.reads, self.masks)
             yield part, here
 
     def one(self, f: float, codes: Sequence[int]) -> float:
@@ -143,65 +127,44 @@ class Program:
     @cached_property
     def _listed(self) -> list[tuple[int, list[tuple[int, int, float, memoryview]]]]:
         """The look-ups of every update as plain numbers and views of the tables, which Python reads faster."""
-        m = self.masks
-        tables, groups = memoryview(self.tables.data), memoryview(m.tables.data)
-        reads = [(k, 0, 1.0, tables[at:]) for k, at in np.column_stack([self.column, self.offset]).tolist()]
+        r, m = self.reads, self.masks
+        tables, groups = memoryview(r.tables.data), memoryview(m.tables.data)
+        reads = [(k, 0, 1.0, tables[at:]) for k, at in np.column_stack([r.column, r.offset]).tolist()]
         masks = [(k, groups[at:]) for k, at in np.column_stack([m.column, m.offset]).tolist()]
-        moves = zip(m.group.tolist(), m.step.tolist(), m.power.tolist(), self.width[:-1].tolist(), strict=True)
+        moves = zip(m.group.tolist(), m.step.tolist(), m.power.tolist(), r.width[:-1].tolist(), strict=True)
         return [
             (width, reads[start:stop]) if g < 0 else (1, [(masks[g][0], power, step, masks[g][1])])
-            for (g, step, power, width), (start, stop) in zip(moves, pairwise(self.starts.tolist()), strict=True)
+            for (g, step, power, width), (start, stop) in zip(moves, pairwise(r.starts.tolist()), strict=True)
         ]
 
 
-@dataclass(frozen=True, eq=False)
-class MirrorUpdate:
-    """The look-ups of one mirror update: powers of f, and for each column that is read a table of their factors."""
-
-    powers: IntArray
-    column: IntArray
-    offset: IntArray
-    tables: FloatArray
-
-    @classmethod
-    def of(cls, update: Sequence[Read]) -> MirrorUpdate:
-        """Lay the tables of all columns one after the other, what belongs to the powers side by side."""
-        powers = list(dict.fromkeys(read.power for read in update))
-        tables: dict[int, FloatArray] = {}
-        for read in update:
-            table = tables.setdefault(read.column, np.zeros((len(read.table), padded(len(powers)))))
-            table[:, powers.index(read.power)] += read.table
-        every = list(tables.values())
-        return cls(
-            np.array(powers, dtype=np.intp),
-            np.array(list(tables), dtype=np.intp),
-            _offsets(every),
-            np.concatenate([*every, np.zeros((1, padded(len(powers))))]),
-        )
+def _mirror_reads(update: Sequence[Read]) -> MirrorReads:
+    """Lay the tables of all columns one after the other, what belongs to the powers side by side."""
+    powers = list(dict.fromkeys(read.power for read in update))
+    tables: dict[int, FloatArray] = {}
+    for read in update:
+        table = tables.setdefault(read.column, np.zeros((len(read.table), padded(len(powers)))))
+        table[:, powers.index(read.power)] += read.table
+    every = list(tables.values())
+    laid = np.concatenate([*every, np.zeros((1, padded(len(powers))))])
+    return MirrorReads(np.array(powers, dtype=np.intp), np.array(list(tables), dtype=np.intp), _offsets(every), laid)
 
 
 @dataclass(frozen=True, eq=False)
-class MirrorProgram:
-    """Scalar mirror updates on code columns: look-ups times powers of f, or times logit f, are added to logit f."""
+class MirrorProgram(_InPieces):
+    """Scalar mirror updates on code columns: look-ups times powers of f, or times logit f, are added to logit f.
 
-    updates: tuple[MirrorUpdate, ...]
+    >>> double = MirrorProgram.of([[Read(0, LOG_ODDS, np.array([0.0, 1.0]))]])
+    >>> double(np.array([0.75, 0.75]), [np.array([0, 1])])
+    array([0.75, 0.9 ])
+    """
+
+    updates: tuple[MirrorReads, ...]
 
     @classmethod
     def of(cls, updates: Sequence[Sequence[Read]]) -> MirrorProgram:
         """Lay out the tables of every update."""
-        return cls(tuple(MirrorUpdate.of(update) for update in updates))
-
-    def __call__(self, f: FloatArray, codes: Sequence[IntArray]) -> FloatArray:
-        """Return the predictions after all updates.
-
-        >>> double = MirrorProgram.of([[Read(0, LOG_ODDS, np.array([0.0, 1.0]))]])
-        >>> double(np.array([0.75, 0.75]), [np.array([0, 1])])
-        array([0.75, 0.9 ])
-        """
-        moved = np.empty(len(f))
-        for part, here in self.pieces(f, codes):
-            moved[part] = here
-        return moved
+        return cls(tuple(map(_mirror_reads, updates)))
 
     def pieces(self, f: FloatArray, codes: Sequence[IntArray]) -> Iterator[tuple[slice, FloatArray]]:
         """Yield the predictions after all updates, a piece of the rows at a time."""
@@ -213,7 +176,7 @@ class MirrorProgram:
                 z, against = np.empty(len(here)), np.empty(len(here))
                 kernels.lay_odds(here, z)
                 np.log(z, out=z)
-                kernels.bend(z, here, coded, u.column, u.offset, u.tables, u.powers, against)
+                kernels.bend(z, here, coded, u, against)
                 here = of_odds_against(against)
             yield part, here
 
@@ -233,7 +196,7 @@ class MirrorProgram:
     def _listed(self) -> list[list[tuple[int, list[tuple[int, memoryview]]]]]:
         """The look-ups of every update and power as views of the tables, which Python reads faster."""
 
-        def views(update: MirrorUpdate, k: int) -> list[tuple[int, memoryview]]:
+        def views(update: MirrorReads, k: int) -> list[tuple[int, memoryview]]:
             table = memoryview(np.ascontiguousarray(update.tables[:, k]).data)
             return [(c, table[at:]) for c, at in zip(update.column.tolist(), update.offset.tolist(), strict=True)]
 

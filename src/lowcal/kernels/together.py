@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.kernels.logistic import ENOUGH, LEAST_BEND, LITTLE, MOST_STEPS, join_hessian
+from lowcal.kernels.loops import compiled
 from lowcal.kernels.products import Cholesky, product
 from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FloatArray, IntArray, sigmoid
-from lowcal.kernels.switch import compiled
 
 #: From this many memberships on compiled sums over pairs of groups are worth loading, as trees are grown next.
 COMPILE_FROM = 2_000
@@ -150,7 +150,7 @@ class Grouped:
     def gram(self, H: FloatArray) -> FloatArray:
         """Return C' diag(H_k) C for every column of H, as the design does; compiled where numba is installed."""
         C, (n, q) = self.matrix, H.shape
-        kernels = compiled("compiled_loops") if C.nnz >= COMPILE_FROM else None
+        kernels = compiled("compiled") if C.nnz >= COMPILE_FROM else None
         if kernels is None or q > 4:
             return self.design.gram(H)
         m, fours = C.shape[1], np.zeros((n, 4))

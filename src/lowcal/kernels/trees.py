@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.compiling import adder, compile_kernel
-from lowcal.kernels.portable import FAR_OUT, SQUARES, TAYLOR
-from lowcal.kernels.simplex import SMALLEST, TIE, FloatArray, IntArray
+from lowcal.kernels.compiled import adder, compile_kernel
+from lowcal.kernels.simplex import FAR_OUT, SMALLEST, SQUARES, TAYLOR, TIE, FloatArray, IntArray
 
 #: Numbers of a record are added four at a time, so that one vector instruction does it.
 LANES = 4

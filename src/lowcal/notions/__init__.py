@@ -7,8 +7,7 @@ from functools import cache
 
 from lowcal.data.errors import InvalidInput, suggest
 from lowcal.notions.base import Notion, Suprema, Witness
-from lowcal.notions.full import Full
-from lowcal.notions.low_degree import LowDegree, Multiaccuracy
+from lowcal.notions.finite import Full, LowDegree, Multiaccuracy
 from lowcal.notions.smooth import Smooth
 
 __all__ = ["Full", "LowDegree", "Multiaccuracy", "Notion", "Smooth", "Suprema", "Witness", "parse_notion"]

@@ -313,6 +313,13 @@ def evaluate(weights: Sequence[Weight], p: FloatArray) -> Evaluated:
     return np.array([u(p) for u in weights]).T
 
 
+def evaluate_dense(weights: Sequence[Weight], p: FloatArray) -> FloatArray:
+    """Evaluate weights that are not all cells of one grid: a dense (n, S) array."""
+    U = evaluate(weights, p)
+    assert isinstance(U, np.ndarray)
+    return U
+
+
 def cells_of_one_grid(weights: Sequence[Weight]) -> Sequence[Cell]:
     """Return the weights if all are cells of one grid, otherwise nothing."""
     cells = [u for u in weights if isinstance(u, Cell)]

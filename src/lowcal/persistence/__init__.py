@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from sys import float_info
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,7 +32,6 @@ from lowcal.solve.fitting import Candidate, Candidates, Fit, Record
 from lowcal.solve.private import PrivacyGuarantee, PrivateFit
 from lowcal.solve.stopping import Status
 from lowcal.subpopulations import CLASSES, Regressor
-from lowcal.subpopulations.features import LARGEST
 
 __all__ = ["Saved", "load", "read", "save"]
 
@@ -354,7 +354,7 @@ def read_estimator(at: Plain, base: object) -> Any:
     if is_classifier:
         model.classes_ = _read_classes(target, n_classes)
         return model
-    model.bounds_ = low, high = tuple(target.floats((2,), -LARGEST, LARGEST).tolist())
+    model.bounds_ = low, high = tuple(target.floats((2,), -float_info.max, float_info.max).tolist())
     if not low < high:
         target.refuse("two numbers, the lower first")
     if n_classes != 2:

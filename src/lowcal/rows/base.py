@@ -17,13 +17,12 @@ from scipy import sparse
 
 from lowcal.kernels.exact import Fine, normalised
 from lowcal.kernels.exact import Scale as Scale
+from lowcal.kernels.loops import part_of
 from lowcal.kernels.reference import Design, Stacked, sample_rows, stack
 from lowcal.kernels.simplex import FloatArray, IntArray, scores
-from lowcal.kernels.switch import part_of
 from lowcal.rows.keys import MANY_ROWS, copies_inside, draw_labels, draw_shares, uniforms
 from lowcal.rows.updates import Term, Update, displacements
-from lowcal.subpopulations.asking import Trail
-from lowcal.subpopulations.base import Encoded, Family
+from lowcal.subpopulations.base import Encoded, Family, Trail
 
 # --- encoded rows as plain arrays -----------------------------------------------------------------------------
 

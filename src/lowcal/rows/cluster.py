@@ -18,8 +18,8 @@ from lowcal.data.errors import InvalidInput
 from lowcal.data.inputs import Layout
 from lowcal.data.progress import Passes
 from lowcal.kernels.exact import Fine, Scale
+from lowcal.kernels.loops import part_of
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.kernels.switch import part_of
 from lowcal.rows.base import (
     REMEMBERED,
     START,

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from lowcal.data.errors import CannotWrite, InvalidInput
 from lowcal.data.progress import Passes
 from lowcal.kernels.exact import BLOCK, Fine, Scale
+from lowcal.kernels.loops import part_of
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.kernels.switch import part_of
 from lowcal.rows.base import (
     DESIGNS,
     MOST_LOCAL,
@@ -46,8 +46,7 @@ from lowcal.rows.base import (
     unpack_bits,
 )
 from lowcal.rows.keys import draw_labels, uniforms
-from lowcal.subpopulations.asking import Trail
-from lowcal.subpopulations.base import Encoded
+from lowcal.subpopulations.base import Encoded, Trail
 from lowcal.subpopulations.bins import Binned
 
 #: Where an array is in a file, its type and its shape.

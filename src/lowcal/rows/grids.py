@@ -16,11 +16,11 @@ import numpy as np
 
 from lowcal.kernels.exact import ExactSums, Grid, Tables, Wholes, decode
 from lowcal.kernels.line import solve_lines
-from lowcal.kernels.partition import Partition
-from lowcal.kernels.parts import MOST_SUMS
 from lowcal.kernels.reference import Codes, DecodeTable, Design, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray
+from lowcal.kernels.transport import Partition
 from lowcal.notions.base import Suprema, Witness
+from lowcal.notions.moments import MOST_SUMS
 from lowcal.notions.smooth import on_grid, tightened
 from lowcal.rows.base import MOST_LOCAL, Local, Rows, Scale, Shard, State
 from lowcal.rows.keys import MANY_ROWS

@@ -9,8 +9,8 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.kernels.loops import kernels_at_hand
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.kernels.switch import kernels_at_hand
 
 #: Rows that are drawn, sorted, sampled or held out at a time: more would take too much memory or time.
 MANY_ROWS = 1 << 18

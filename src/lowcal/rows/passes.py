@@ -34,8 +34,7 @@ from lowcal.notions.moments import MomentSums, residual
 from lowcal.notions.weights import Cell, CellIds, LogOdds, LogRest, Monomial, Weight, evaluate, occupied_cells
 from lowcal.rows.base import START, Local, Rows, Scale, Shard, State, order_of
 from lowcal.rows.updates import Term
-from lowcal.subpopulations.asking import Residuals
-from lowcal.subpopulations.base import Family
+from lowcal.subpopulations.base import Family, Residuals
 
 #: Log odds and logarithms of probabilities, kept away from 0 and 1, are smaller than this.
 MOST_SCORE = 32.0

@@ -39,7 +39,6 @@ from lowcal.notions.weights import WEIGHTS, Knots, LogOdds, Monomial, Points, We
 from lowcal.rows.engines import open_engine
 from lowcal.rows.explaining import Explanation, explain_rows
 from lowcal.subpopulations.base import Encoded, Encoder, Family, encode_batch
-from lowcal.subpopulations.codes import look_ups_of
 from lowcal.subpopulations.single_row import (
     CodeRead,
     MemberRead,
@@ -51,6 +50,7 @@ from lowcal.subpopulations.single_row import (
     reads_of,
     row_of,
 )
+from lowcal.subpopulations.union import look_ups_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

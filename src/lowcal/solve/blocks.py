@@ -19,7 +19,7 @@ import numpy as np
 from scipy import sparse
 
 from lowcal.kernels import clipped
-from lowcal.kernels.parts import Parts
+from lowcal.kernels.loops import part_of
 from lowcal.kernels.products import Cholesky, dot, gram, product
 from lowcal.kernels.reference import (
     CACHE,
@@ -35,9 +35,8 @@ from lowcal.kernels.reference import (
     stack,
 )
 from lowcal.kernels.simplex import SMALLEST, FloatArray, Geometry, IntArray, leading
-from lowcal.kernels.switch import part_of
 from lowcal.notions.base import Suprema
-from lowcal.notions.moments import displacement, moments
+from lowcal.notions.moments import Parts, displacement, moments
 from lowcal.notions.weights import Cell, CellIds, Evaluated, Weight, evaluate
 from lowcal.rows.base import FEW_ROWS, Local, Rows, State
 from lowcal.rows.keys import MANY_ROWS

@@ -28,11 +28,11 @@ from lowcal.rows.keys import Drawn, count
 from lowcal.rows.reading import Roles, in_memory, needs_no_matrix, of_copies, on_disk
 from lowcal.rows.updates import Predictor
 from lowcal.subpopulations import Groups, Subpopulations, default_subpopulations
-from lowcal.subpopulations.asking import part_of_rows
 from lowcal.subpopulations.base import ClassChoice, Encoded, Encoder, WeakLearner
 from lowcal.subpopulations.bins import BinEncoder, Binned, can_be_ordered, order_by_sums
 from lowcal.subpopulations.growing import shares
 from lowcal.subpopulations.levels import Levels
+from lowcal.subpopulations.single_row import part_of_rows
 from lowcal.subpopulations.union import UnionEncoder
 
 if TYPE_CHECKING:

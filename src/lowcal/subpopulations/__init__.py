@@ -15,9 +15,8 @@ from lowcal.subpopulations.base import (
     WeakLearner,
 )
 from lowcal.subpopulations.features import Linear, Regressor
-from lowcal.subpopulations.groups import Groups, Intersections
+from lowcal.subpopulations.groups import Groups, Intersections, Thresholds
 from lowcal.subpopulations.memberships import Memberships
-from lowcal.subpopulations.thresholds import Thresholds
 from lowcal.subpopulations.trees import Trees
 from lowcal.subpopulations.union import Private, Union
 

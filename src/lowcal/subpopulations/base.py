@@ -28,10 +28,10 @@ from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import read_weight
 from lowcal.data.onnx_graph import GraphColumns, GraphEverybody, GraphMembers
+from lowcal.kernels.exact import Scale
 from lowcal.kernels.products import dot
-from lowcal.kernels.reference import Codes, DecodeTable, Design, stack
-from lowcal.kernels.simplex import SMALLEST, FloatArray, Geometry, IntArray, leading
-from lowcal.subpopulations.asking import Asked, Given, Here, Residuals, Source
+from lowcal.kernels.reference import Codes, DecodeTable, Design, place_of, stack
+from lowcal.kernels.simplex import SMALLEST, TIE, FloatArray, Geometry, IntArray, leading
 from lowcal.subpopulations.single_row import Always, Read, RowFacts, columns_of
 
 if TYPE_CHECKING:
@@ -52,8 +52,6 @@ Residual: TypeAlias = Callable[[], FloatArray]
 EVERYONE, _ONE = "everyone", DecodeTable(sparse.csr_array(np.ones((1, 1))))
 #: Up to this many residuals get a member each; of more, the strongest of each label and half as many of all do.
 MOST_RESIDUALS = 16
-#: More groups of one column that are too small are counted instead of named: a report has a line for them.
-MOST_NAMED = 3
 
 EXPORTED = "Groups, Intersections, Memberships, Thresholds, Linear, Trees, and unions and Private(...) of these"
 #: What files may hold: encoders, families, and as settings of an estimator hypothesis classes.
@@ -199,7 +197,6 @@ class Found:
     family: Family
     sign: float
     violation: float
-    design: Design
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,6 +207,147 @@ class Offer:
     label: int
     size: float
     geometry: Geometry
+
+
+# --- the question to a learner: residuals as functions of a shard, and the rows, which may be anywhere ----------------
+
+
+class Trail(Protocol):
+    """Numbers of every row, computed step by step, each step from the one before; rows keep the last few."""
+
+    @property
+    def before(self) -> Trail | None:
+        """The step before; None for the first."""
+
+    @property
+    def remembered(self) -> int:
+        """How many of the last steps rows keep."""
+
+    def advance(self, before: FloatArray | None, shard: Any) -> FloatArray:
+        """Return the numbers of a shard from those before, shape (rows, k)."""
+
+
+class Visited(Protocol):
+    """Rows at hand: encoded, with weights that sum to one over all rows."""
+
+    rows: Any
+    weight: FloatArray
+    scale: Scale
+
+    def at(self, trail: Any) -> FloatArray:
+        """Return the numbers of a trail."""
+
+
+class Source(Protocol):
+    """Rows that passes visit, wherever they are."""
+
+    @property
+    def scale(self) -> Scale:
+        """How many rows there are, and the largest weight."""
+
+    @property
+    def single(self) -> Visited | None:
+        """All rows, if they are in memory in one piece."""
+
+    def run(self, one: Any) -> Any:
+        """Take one pass over all rows."""
+
+    def sample(self, rows: IntArray | None) -> Any:
+        """Return rows by their numbers; None: all of them."""
+
+
+class Residuals(Protocol):
+    """Residuals z_i, shape (rows, q), as a value that is called with rows at hand."""
+
+    @property
+    def bound(self) -> float:
+        """No residual is larger."""
+
+    @property
+    def q(self) -> int:
+        """How many residuals a row has."""
+
+    @property
+    def n_labels(self) -> int:
+        """The first residuals are those of this many labels, y - f."""
+
+    def __call__(self, shard: Any) -> FloatArray:
+        """Return the residuals of these rows."""
+
+    def follows(self, other: Residuals) -> bool:
+        """Whether these are known to be a linear combination of others, without reading any row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Residuals of some rows, for which a learner is to find members; `part` is the part of the rows that it reads."""
+
+    rows: Source
+    residuals: Residuals
+    part: tuple[int, ...] = ()
+
+    def of_part(self, index: int) -> Asked:
+        """Return the same for one part of a union."""
+        return replace(self, part=(*self.part, index))
+
+    def all(self) -> FloatArray:
+        """Return the residuals of all rows, which must be in memory."""
+        return self.residuals(self.rows.sample(None))
+
+
+class Here:
+    """Rows in one piece, as a source of their own; `numbers` are their places among all rows."""
+
+    def __init__(self, rows: Any, weight: FloatArray, numbers: IntArray | slice = slice(None)) -> None:
+        self.rows, self.weight, self.numbers = rows, weight, numbers
+        self.scale = Scale(len(weight), float(weight.max(initial=0.0)))
+        self._known: dict[Trail, FloatArray] = {}
+
+    @property
+    def single(self) -> Here:
+        """All rows."""
+        return self
+
+    def run(self, one: Any) -> Any:
+        """Take one pass over all rows."""
+        return one.read(one(self), self, self.scale)
+
+    def sample(self, rows: IntArray | None) -> Here:
+        """Return rows by their numbers, without their encoding: for residuals."""
+        return self if rows is None else Here(None, self.weight[rows], rows)
+
+    def at(self, trail: Trail) -> FloatArray:
+        """Return the numbers of a trail; the last ones are remembered."""
+        if trail not in self._known:
+            before = None if trail.before is None else self.at(trail.before)
+            self._known = {trail: trail.advance(before, self)}
+        return self._known[trail]
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Residuals that are given for all rows of `Here`."""
+
+    Z: FloatArray
+    n_labels: int
+
+    @property
+    def bound(self) -> float:
+        """No residual is larger."""
+        return float(np.abs(self.Z).max(initial=0.0))
+
+    @property
+    def q(self) -> int:
+        """How many residuals a row has."""
+        return int(self.Z.shape[1])
+
+    def __call__(self, shard: Here) -> FloatArray:
+        """Return the residuals of these rows."""
+        return np.asarray(self.Z[shard.numbers])
+
+    def follows(self, other: Residuals) -> bool:
+        """Return False: residuals that are given as numbers are not compared."""
+        return False
 
 
 #: Makes new members from weighted residuals Z of shape (n, q).
@@ -349,11 +487,8 @@ class WeakLearner:
 
     def member(self, j: int) -> Family:
         """Return the family that holds only the member j."""
-        for family in self.families:
-            if j < len(family.names):
-                return family.take(np.array([j]))
-            j -= len(family.names)
-        raise IndexError(j)
+        k, own = place_of(j, [len(family.names) for family in self.families])
+        return self.families[k].take(np.array([own]))
 
     def fresh(self) -> WeakLearner:
         """Return the same class on the same rows, without the members found since."""
@@ -385,8 +520,7 @@ class WeakLearner:
         j = leading(np.abs(violations))
         if abs(violations[j]) <= alpha:
             return None
-        member = self.member(j)
-        return Found(member, float(np.sign(violations[j])), float(abs(violations[j])), member.design(self.rows))
+        return Found(self.member(j), float(np.sign(violations[j])), float(abs(violations[j])))
 
 
 class Subpopulations(ABC):
@@ -423,15 +557,14 @@ class Subpopulations(ABC):
         `residual` returns y - f at the start, shape (n, d), where that is known already.
         """
         table = Frame.of(X)
-        weight = read_weight(sample_weight, table.n_rows)
-        return self.bind(table, weight) if residual is None else self.bind_for(table, weight, residual)
+        return self.bind_for(table, read_weight(sample_weight, table.n_rows), residual)
 
     @abstractmethod
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Return the weak learner of this class on a table, for weights that sum to one."""
 
-    def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual) -> WeakLearner:
-        """Return the weak learner for a search that begins at these residuals; most classes need not know them."""
+    def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual | None) -> WeakLearner:
+        """Return the weak learner for a search that begins at residuals, if known; most classes need not know them."""
         return self.bind(X, sample_weight)
 
     def every_member(self) -> Subpopulations:
@@ -495,7 +628,7 @@ def effective_rows(mass: FloatArray, square: FloatArray) -> FloatArray:
 
 def is_enough(worth: FloatArray, min_mass: float) -> NDArray[np.bool_]:
     """Return which groups have min_mass effective rows; 30 rows of weight 1/n are 30 in spite of rounding."""
-    return np.asarray(worth >= max(min_mass * (1.0 - 1e-9), SMALLEST))
+    return np.asarray(worth >= max(min_mass * (1.0 - TIE), SMALLEST))
 
 
 def list_rare(worth: FloatArray, name: Callable[[int], str], what: str, min_mass: float) -> list[str]:
@@ -507,7 +640,7 @@ def list_rare(worth: FloatArray, name: Callable[[int], str], what: str, min_mass
     ['2,000 values of id (4,000 rows)']
     """
     rare = np.flatnonzero((worth > 0.0) & ~is_enough(worth, min_mass))
-    if len(rare) > MOST_NAMED:
+    if len(rare) > 3:  # a report has a line for them
         return [f"{len(rare):,} {what} ({worth[rare].sum():,.0f} rows)"]
     return [f"{name(j)} ({worth[j]:,.3g} {'row' if worth[j] == 1.0 else 'rows'})" for j in rare.tolist()]
 
@@ -532,7 +665,7 @@ def n_labels(Z: FloatArray) -> int:
     >>> n_labels(np.array([[0.3, -0.1, -0.2, 0.03]])), n_labels(np.array([[0.3, 0.1]]))
     (3, 1)
     """
-    total, small = np.zeros(len(Z)), 1e-9 * np.abs(Z).max(initial=0.0)
+    total, small = np.zeros(len(Z)), TIE * np.abs(Z).max(initial=0.0)
     for a in range(Z.shape[1]):
         total += Z[:, a]
         if np.abs(total).max(initial=0.0) <= small:

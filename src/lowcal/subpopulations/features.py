@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import copysign, isfinite, isnan
+from sys import float_info
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -42,8 +43,6 @@ from lowcal.subpopulations.single_row import Evaluate, MemberRead, Read, Row, Ro
 
 #: Steepness of the sigmoid tried for every direction, in units of the score's standard deviation.
 STEEPNESS = (1.0, 3.0, 9.0)
-#: The largest finite number.
-LARGEST = float(np.finfo(float).max)
 
 #: What files may hold as features.
 FEATURES = Kinds("a feature", "Use Linear")
@@ -86,7 +85,7 @@ class _ScaledColumn(PlainFields):
     @classmethod
     def from_dict(cls, at: Plain) -> _ScaledColumn:
         _, column, mean, deviation = at.fields("kind", "column", "mean", "deviation")
-        return cls(column.text(), mean.number(-LARGEST, LARGEST), deviation.number(SMALLEST))
+        return cls(column.text(), mean.number(-float_info.max, float_info.max), deviation.number(SMALLEST))
 
 
 @FEATURES.register

@@ -30,12 +30,21 @@ from scipy.special import logit
 
 from lowcal.data.checked_json import MOST, Numbers, Plain, WrittenOnce
 from lowcal.kernels.exact import Grid, Scale, Tables, row_bits
-from lowcal.kernels.portable import portable_sigmoid, portable_softmax
+from lowcal.kernels.loops import compiled
 from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces
-from lowcal.kernels.simplex import FLOOR, SMALLEST, TIE, FloatArray, Geometry, IntArray
-from lowcal.kernels.switch import compiled
-from lowcal.subpopulations.asking import Here, Source, Visited, part_of_rows
+from lowcal.kernels.simplex import (
+    FLOOR,
+    SMALLEST,
+    TIE,
+    FloatArray,
+    Geometry,
+    IntArray,
+    portable_sigmoid,
+    portable_softmax,
+)
+from lowcal.subpopulations.base import Here, Source, Visited
 from lowcal.subpopulations.bins import Binned
+from lowcal.subpopulations.single_row import part_of_rows
 
 #: A split must gain, and a node must weigh, at least this much; the weights of all rows sum to one.
 LEAST = 1e-12

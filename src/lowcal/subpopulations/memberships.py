@@ -22,7 +22,7 @@ from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, GraphMatrix
-from lowcal.kernels.reference import AnyArray, Codes, DecodeTable, Design, Matrix, pack, pieces
+from lowcal.kernels.reference import AnyArray, Codes, DecodeTable, Design, Matrix, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import (
     CLASSES,
@@ -206,6 +206,38 @@ def _refuse(row: int, column: str, value: float) -> NoReturn:
     )
 
 
+def pack(C: AnyArray) -> tuple[AnyArray, ...] | None:
+    """Return 0/1 columns as bits, eight to a byte, the first one lowest; None if C holds other numbers.
+
+    Cost: one pass over C. What is not of one byte is first compared with 0 and 1, which makes a byte for each entry.
+
+    >>> pack(np.array([[1, 0, 1]])), pack(np.array([[0.5]]))
+    ((array([5], dtype=uint8),), None)
+    """
+    if C.dtype == np.bool_:
+        C = C.view(np.uint8) != 0  # whatever byte stands for true
+    elif C.dtype.itemsize > 1:
+        if not all(((C[part] == 0) | (C[part] == 1)).all() for part in pieces(*C.shape)):
+            return None
+        C = C != 0
+    C = C.view(np.uint8)
+    n, m = C.shape
+    if C.max(initial=0) > 1:
+        return None
+    bits = np.zeros((-(-m // 8), n), dtype=np.uint8)
+    if C.flags.f_contiguous:  # rows would have to be gathered byte by byte
+        for j in reversed(range(m)):
+            byte = bits[j // 8]
+            byte += byte
+            byte |= C[:, j]
+        return tuple(bits)
+    for part in pieces(n, m):
+        whole = np.zeros((len(C[part]), 8 * len(bits)), dtype=np.uint8)  # rows of whole bytes are packed faster
+        whole[:, :m] = C[part]
+        bits[:, part] = np.packbits(whole.ravel(), bitorder="little").reshape(-1, len(bits)).T
+    return tuple(bits)
+
+
 @dataclass(frozen=True, eq=False)
 class Bits:
     """0/1 memberships in m columns: a byte of every row for each eight of them."""
@@ -229,8 +261,8 @@ class Bits:
 
     def dense(self) -> FloatArray:
         """Return the memberships as numbers."""
-        each = [np.unpackbits(byte[:, None], axis=1, bitorder="little") for byte in self.packed]
-        return np.hstack(each)[:, : self.m].astype(np.float64)
+        packed = np.column_stack(self.packed)
+        return np.unpackbits(packed, axis=1, count=self.m, bitorder="little").astype(np.float64)
 
     def flat(self) -> tuple[tuple[AnyArray, ...], Callable[[Iterator[AnyArray]], Bits]]:
         """Return the arrays that hold the bits, and how they become bits again."""

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from lowcal.data.errors import InvalidInput, MissingColumn, suggest
 from lowcal.data.frames import Table as Frame
 from lowcal.kernels.reference import Decode
-from lowcal.subpopulations.asking import part_of_rows
 
 #: A column of X -> the raw value in the row.
 Row: TypeAlias = Callable[[str], Any]
@@ -154,7 +153,18 @@ Read: TypeAlias = Always | CodeRead | MemberRead
 #: An encoded row, or its part of a union -> what is read of it.
 Evaluate: TypeAlias = Callable[[Any], NDArray[Any]]
 #: Values that are evaluated together -> how.
-Together: TypeAlias = Callable[[list[Any]], Evaluate]
+Jointly: TypeAlias = Callable[[list[Any]], Evaluate]
+
+
+def part_of_rows(rows: Any, part: tuple[int, ...]) -> Any:
+    """Return the part of encoded rows that a learner of a union reads.
+
+    >>> part_of_rows((1, (2, 3)), (1, 0))
+    2
+    """
+    for index in part:
+        rows = rows[index]
+    return rows
 
 
 class RowFacts:
@@ -162,7 +172,7 @@ class RowFacts:
 
     def __init__(self) -> None:
         # blocks, by their kind and the part they read: their number, how they are evaluated, their values by content
-        self._blocks: dict[tuple[Hashable, tuple[int, ...]], tuple[int, Together, dict[object, tuple[int, Any]]]] = {}
+        self._blocks: dict[tuple[Hashable, tuple[int, ...]], tuple[int, Jointly, dict[object, tuple[int, Any]]]] = {}
         self._part: tuple[int, ...] = ()
 
     def of_part(self, index: int) -> RowFacts:
@@ -171,7 +181,7 @@ class RowFacts:
         inner._blocks, inner._part = self._blocks, (*self._part, index)
         return inner
 
-    def place(self, kind: Hashable, together: Together, content: object, value: Any) -> tuple[int, int]:
+    def place(self, kind: Hashable, together: Jointly, content: object, value: Any) -> tuple[int, int]:
         """Return the block of a kind and the position of a value there, which is kept once for the same content."""
         number, _, known = self._blocks.setdefault((kind, self._part), (len(self._blocks), together, {}))
         return number, known.setdefault(content, (len(known), value))[0]

@@ -26,11 +26,11 @@ from lowcal.kernels.exact import Scale
 from lowcal.kernels.products import by_row, gram, product
 from lowcal.kernels.reference import Codes, DecodeTable, Design, Matrix
 from lowcal.kernels.simplex import FloatArray, Geometry, IntArray
-from lowcal.subpopulations.asking import Asked, Residuals, Visited, part_of_rows
 from lowcal.subpopulations.base import (
     CLASSES,
     FAMILIES,
     MOST_RESIDUALS,
+    Asked,
     Breakdown,
     ColumnChoice,
     Everyone,
@@ -39,13 +39,15 @@ from lowcal.subpopulations.base import (
     Offer,
     ReadFor,
     Residual,
+    Residuals,
+    Visited,
     WeakLearner,
     check_min_mass,
 )
 from lowcal.subpopulations.bins import BinEncoder, Binned, Orderly, learn_bins
 from lowcal.subpopulations.growing import MOST_DEPTH, Forest, Growth, Request, grow_forests, odds_of
 from lowcal.subpopulations.levels import FIRST, MISSING, Levels, resolve
-from lowcal.subpopulations.single_row import CodeRead, Evaluate, MemberRead, Read, RowFacts
+from lowcal.subpopulations.single_row import CodeRead, Evaluate, MemberRead, Read, RowFacts, part_of_rows
 
 #: Whether a residual is a combination of others is first looked at on this many rows ...
 COMPARED = 1 << 12

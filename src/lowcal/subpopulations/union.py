@@ -15,13 +15,13 @@ from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_positive, check_whole, is_share
 from lowcal.data.onnx_graph import GraphColumns, GraphMembers
-from lowcal.kernels.reference import Design
+from lowcal.kernels.reference import Decode, Design
 from lowcal.kernels.simplex import FloatArray, Geometry, IntArray
-from lowcal.subpopulations.asking import Asked
 from lowcal.subpopulations.base import (
     CLASSES,
     ENCODERS,
     FAMILIES,
+    Asked,
     Breakdown,
     Encoded,
     Encoder,
@@ -36,7 +36,7 @@ from lowcal.subpopulations.base import (
     breakdown_of,
     in_graph,
 )
-from lowcal.subpopulations.codes import LookUpFamily, LookUps, look_ups_of
+from lowcal.subpopulations.groups import CodeFamily
 from lowcal.subpopulations.single_row import Read, RowFacts, RowReader, columns_of, reader_of, reads_of
 
 
@@ -56,8 +56,7 @@ class Union(Subpopulations):
 
     def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual | None) -> WeakLearner:
         """Prepare every part for the same residuals, and return the learner that searches each."""
-        given = (X, sample_weight)
-        learners = [part.bind(*given) if residual is None else part.bind_for(*given, residual) for part in self.parts]
+        learners = [part.bind_for(X, sample_weight, residual) for part in self.parts]
         known = [Part(i, family) for i, one in enumerate(learners) for family in one.families]
         encoder = UnionEncoder(tuple(one.encoder for one in learners))
         rows = tuple(one.rows for one in learners)
@@ -152,7 +151,7 @@ def leaves(encoder: Encoder) -> Iterator[Encoder]:
 
 @FAMILIES.register
 @dataclass(frozen=True, eq=False)
-class Part(LookUpFamily, PlainFields):
+class Part(PlainFields):
     """A family that reads one part of the rows."""
 
     index: int
@@ -178,12 +177,6 @@ class Part(LookUpFamily, PlainFields):
         """Return some of the members."""
         return Part(self.index, self.family.take(members))
 
-    @property
-    def look_ups(self) -> LookUps | None:
-        """Where the rows hold each code column, and its table; None for a family that has none."""
-        inner = look_ups_of(self.family)
-        return None if inner is None else [((self.index, *key), decode) for key, decode in inner]
-
     def reads(self, facts: RowFacts) -> Sequence[Read] | None:
         """Read the part's own row."""
         return reads_of(self.family, facts.of_part(self.index))
@@ -203,6 +196,16 @@ class Part(LookUpFamily, PlainFields):
         parts = context.rows_of(at, UnionEncoder).parts
         place = index.whole(0, len(parts) - 1)
         return cls(place, FAMILIES.read(family, replace(context, encoder=parts[place])))
+
+
+def look_ups_of(family: Family) -> list[tuple[tuple[int, ...], Decode]] | None:
+    """Return where rows hold the code columns of a family, through the parts of unions, and their tables; or None."""
+    if isinstance(family, Part):
+        inner = look_ups_of(family.family)
+        return None if inner is None else [((family.index, *key), decode) for key, decode in inner]
+    if not isinstance(family, CodeFamily):
+        return None
+    return [((column,), decode) for column, decode in zip(family.columns, family.decode, strict=True)]
 
 
 def innermost(family: Family) -> Family:

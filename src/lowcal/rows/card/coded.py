@@ -16,10 +16,9 @@ from lowcal.notions.weights import Cell, Knots, LogOdds, Monomial, Weight, cells
 from lowcal.rows.grids import POINTS
 from lowcal.rows.updates import Term
 from lowcal.subpopulations.base import Encoded, Everyone, Family
-from lowcal.subpopulations.codes import look_ups_of
 from lowcal.subpopulations.memberships import Bits, Members
 from lowcal.subpopulations.trees import TreeNodes
-from lowcal.subpopulations.union import Part
+from lowcal.subpopulations.union import Part, look_ups_of
 
 #: The unit of the first of two parts of a term, see `in_two`.
 COARSE = 1 << 17

@@ -19,8 +19,7 @@ from lowcal.rows.card.forests import by_columns, displacement, moved
 from lowcal.rows.disk import Far, outcomes_of
 from lowcal.rows.keys import key_of
 from lowcal.rows.updates import Term
-from lowcal.subpopulations.asking import Trail
-from lowcal.subpopulations.base import Encoded
+from lowcal.subpopulations.base import Encoded, Trail
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -21,9 +21,9 @@ from lowcal.rows.card.coded import ROW, cell_text, weight_text
 from lowcal.rows.card.forests import BinColumns, forest_values, tree_sum, tree_sum_values
 from lowcal.rows.card.rows import BLOCK, Card, on_card
 from lowcal.rows.passes import MOST_SCORE, CellMoments, CellSums, MassSums, Moments, Probed, Witnessed, bound_of
-from lowcal.subpopulations.asking import Residuals, part_of_rows
-from lowcal.subpopulations.base import Everyone, Family
+from lowcal.subpopulations.base import Everyone, Family, Residuals
 from lowcal.subpopulations.growing import LEAST_BEND, Grown, LevelSums
+from lowcal.subpopulations.single_row import part_of_rows
 from lowcal.subpopulations.trees import Largest, LargestValues, Start, Unexplained
 
 #: The most cells of a grid that are counted on the card.

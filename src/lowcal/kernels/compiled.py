@@ -1,25 +1,116 @@
-"""The inner loops over rows, compiled: the same steps as in `loops`, several times faster.
+"""The loops of `loops` and the passes of `line`, compiled by numba, an extra: the same steps, many times faster.
 
-Codes are read as they are stored, a byte or two each. Loops over 1, 2 or 4 numbers a row are written out.
+Kernels are compiled once for each machine, and kept on disk (NUMBA_CACHE_DIR). This module is imported when a problem
+is large enough, never before (`loops.compiled`). Kernels release the GIL. Codes are read as they are stored, a byte or
+two each; loops over 1, 2 or 4 numbers a row are written out.
 """
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
+from types import FunctionType
+from typing import Any, TypeAlias, TypeVar, cast
 
+import numba
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core.caching import FunctionCache
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from lowcal.kernels.compiling import adder, compile_kernel
-from lowcal.kernels.loops import LAST, MIXED, STRIDE, UNUSED
+from lowcal.kernels import line
+from lowcal.kernels.loops import LAST, MIXED, STRIDE, UNUSED, Masks, MirrorReads, Reads, interrupts_wait
 from lowcal.kernels.simplex import FAR, FLOOR, FloatArray, IntArray
 
 IS_COMPILED = True
 
+F = TypeVar("F", bound=Callable[..., Any])
+Adder: TypeAlias = Callable[[FloatArray, int | np.intp, FloatArray, int | np.intp], None]
+
+#: Changes with any file of this folder: kernels are made of functions and numbers of several of them.
+SOURCES = [zlib.crc32(path.read_bytes()) for path in sorted(Path(__file__).parent.glob("*.py"))]
 #: Rows in work at a time: their numbers stay in the first cache, beside a table.
 ROWS = 1024
 #: Sums that grow side by side: one alone would wait for each addition.
 LANES = 512
+#: Moves a point that the stacks may take before the dual is faster: compiled, a move is cheaper.
+MOVES = 256
+
+
+class KeptKernels(FunctionCache):
+    """Compiled kernels on disk, which save time and nothing else: whatever is wrong with the files, kernels compile.
+
+    Where a file can't be read or written, the index goes: it may name data files that hold something else.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        self._cache_file._source_stamp = SOURCES  # numba's own stamp is that of the kernel's file alone
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the kernel for these types; None if it is not there, or can't be read."""
+        try:
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        except Exception:  # what the bytes of a damaged file raise, there is no list of
+            self._forget()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a kernel, if there is room."""
+        try:
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+        except OSError:
+            self._forget()
+
+    def _forget(self) -> None:
+        with suppress(OSError):
+            Path(self._cache_file._index_path).unlink()
+
+
+def compile_kernel(function: F, **options: Any) -> F:
+    """Compile on first call, with numba's options, and keep the result on disk if there is a place to keep it.
+
+    numba looks for a place at once, next to the file and then in the user's cache, and refuses when neither is
+    writable: then the kernel lives as long as the process. An interrupt waits until a kernel is compiled.
+    """
+    kernel = numba.njit(nogil=True, **options)(function)
+    if kernel is function:  # under a debugger's setting, NUMBA_DISABLE_JIT
+        return function
+    with suppress(RuntimeError):
+        kernel._cache = KeptKernels(function)
+    kernel.compile = interrupts_wait()(kernel.compile)
+    return cast(F, kernel)
+
+
+def adder(lanes: int) -> Adder:
+    """Return a function for kernels: out[i : i + lanes] += R[j : j + lanes], of flat contiguous arrays of floats.
+
+    A table in cache is bound by how many numbers a core can store in a cycle. numba turns `a[k] += x; a[k + 1] += y`
+    into two additions and two stores; LLVM's vectors make one of each, two thirds of the time (`benchmarks/engines.py`,
+    passes). Sums are those of plain loops, bit by bit, and every processor runs them.
+    """
+
+    def add(_typing: Any, out: Any, _i: Any, R: Any, _j: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            def pointer(array: int) -> Any:
+                data = context.make_array(signature.args[array])(context, builder, arguments[array]).data
+                vector = ir.VectorType(ir.DoubleType(), lanes).as_pointer()
+                return builder.bitcast(builder.gep(data, [arguments[array + 1]]), vector)
+
+            here, there = (builder.load(pointer(array), align=8) for array in (0, 2))
+            builder.store(builder.fadd(here, there), pointer(0), align=8)
+            return context.get_dummy_value()
+
+        return numba.void(out, numba.intp, R, numba.intp), generate
+
+    return cast(Adder, intrinsic(add))
+
+
+# --- the loops over rows --------------------------------------------------------------------------------------------
 
 add_two, add_four = adder(2), adder(4)
 
@@ -152,28 +243,16 @@ def add_look_up(codes: IntArray, table: FloatArray, out: FloatArray) -> None:
 
 
 @compile_kernel
-def replay(
-    f: FloatArray,
-    codes: IntArray,
-    starts: IntArray,
-    column: IntArray,
-    offset: IntArray,
-    width: IntArray,
-    tables: FloatArray,
-    group: IntArray,
-    step: FloatArray,
-    power: IntArray,
-    mask_column: IntArray,
-    mask_offset: IntArray,
-    masks: NDArray[np.uint8],
-) -> None:
+def replay(f: FloatArray, codes: IntArray, reads: Reads, masks: Masks) -> None:
     """Run updates in place; a group that several of them move is looked up once, and then read as bytes."""
+    starts, column, offset, width, tables = reads
+    group, step, power, mask_column, mask_offset, members = masks
     inside = np.empty((len(mask_column), ROWS), np.uint8)
     lanes = np.empty(ROWS * max(1, width.max()))
     for s in range(0, len(f), ROWS):
         run = f[s : s + ROWS]
         for g in range(len(mask_column)):
-            code, mask = codes[mask_column[g], s : s + ROWS], masks[mask_offset[g] :]
+            code, mask = codes[mask_column[g], s : s + ROWS], members[mask_offset[g] :]
             for i in range(len(run)):
                 inside[g, i] = mask[code[i]]
         for t in range(len(starts) - 1):
@@ -195,17 +274,9 @@ def lay_odds(f: FloatArray, out: FloatArray) -> None:
 
 
 @compile_kernel
-def bend(
-    z: FloatArray,
-    f: FloatArray,
-    codes: IntArray,
-    column: IntArray,
-    offset: IntArray,
-    tables: FloatArray,
-    powers: IntArray,
-    out: FloatArray,
-) -> None:
+def bend(z: FloatArray, f: FloatArray, codes: IntArray, update: MirrorReads, out: FloatArray) -> None:
     """Sum the look-ups of ROWS rows while they are in the first cache, then add them to z."""
+    powers, column, offset, tables = update
     width, flat = tables.shape[1], tables.reshape(-1)
     lanes = np.empty(ROWS * width)
     for s in range(0, len(z), ROWS):
@@ -275,3 +346,36 @@ def add_group_pairs(starts: IntArray, groups: IntArray, H: FloatArray, total: Fl
             row = int(groups[j]) * m
             for k in range(starts[i], j + 1):
                 add_four(flat, (row + int(groups[k])) * 4, numbers, i * 4)
+
+
+# --- the passes of `line`, on arrays (spec 2.3) ---------------------------------------------------------------------
+
+hold = np.ascontiguousarray
+
+
+def _compiled(function: Any) -> Callable[..., Any]:
+    """Compile a function of `line` such that it calls the compiled ones of this module."""
+    return compile_kernel(FunctionType(function.__code__, globals(), function.__name__))
+
+
+pour, by_stacks, backtrack = _compiled(line.pour), _compiled(line.by_stacks), _compiled(line.backtrack)
+put, trim, right_of, by_dual = (
+    _compiled(line.put),
+    _compiled(line.trim),
+    _compiled(line.right_of),
+    _compiled(line.by_dual),
+)
+
+
+@compile_kernel
+def weights_by_stacks(gaps: FloatArray, R: FloatArray, budget: float, W: FloatArray) -> NDArray[np.bool_]:
+    """Fill W with the best weights for every row of R, on the same points; mark the rows that the budget stopped."""
+    m = R.shape[1]
+    low, high, work = np.empty(m), np.empty(m), np.empty((4, m))
+    stopped = np.zeros(len(R), np.bool_)
+    for j in range(len(R)):
+        if by_stacks(gaps, R[j], budget, low, high, work):
+            backtrack(gaps, low, high, W[j])
+        else:
+            stopped[j] = True
+    return stopped
