@@ -119,11 +119,6 @@ def gram(A: FloatArray) -> FloatArray:
     return total
 
 
-def _inverse(L: FloatArray) -> FloatArray:
-    """Return the inverse of a lower triangle, or of a stack of them."""
-    return np.stack([_inverse(one) for one in L]) if L.ndim > 2 else lapack.dtrtri(L, lower=1)[0]
-
-
 @dataclass(frozen=True, eq=False)
 class Cholesky:
     """The factor L of G = L L', and the inverses of the blocks on its diagonal, with which solutions are products."""
@@ -133,36 +128,36 @@ class Cholesky:
 
     @classmethod
     def of(cls, G: FloatArray) -> Cholesky:
-        """Factor a symmetric matrix, or a stack of them; LinAlgError if one is not positive definite.
+        """Factor a symmetric matrix; LinAlgError if it is not positive definite.
 
         >>> Cholesky.of(np.array([[4.0, 2.0], [2.0, 2.0]])).solve(np.array([2.0, 0.0]))
         array([ 1., -1.])
         """
-        L, n = np.zeros_like(np.asarray_chkfinite(G)), G.shape[-1]
+        L, n = np.zeros_like(np.asarray_chkfinite(G)), len(G)
         inverses: list[FloatArray] = []
         for here in _cuts(n, PANEL) if n else ():
             before, after, size = slice(0, here.start), slice(here.stop, None), here.stop - here.start
-            rest = G[..., here.start :, here]
+            rest = G[here.start :, here]
             if here.start:
-                rest = rest - product(L[..., here.start :, before], L[..., here, before].mT)
-            L[..., here, here] = np.linalg.cholesky(rest[..., :size, :])
-            inverses.append(_inverse(L[..., here, here]))
+                rest = rest - product(L[here.start :, before], L[here, before].T)
+            L[here, here] = np.linalg.cholesky(rest[:size])
+            inverses.append(lapack.dtrtri(L[here, here], lower=1)[0])
             if here.stop < n:
-                L[..., after, here] = product(rest[..., size:, :], inverses[-1].mT)
+                L[after, here] = product(rest[size:], inverses[-1].T)
         return cls(L, tuple(inverses))
 
     def solve(self, g: FloatArray) -> FloatArray:
-        """Return G^-1 g for a vector or columns g, shape (..., n, q): forward through the blocks and back."""
+        """Return G^-1 g for a vector or columns g, shape (n, q): forward through the blocks and back."""
         if g.ndim == 1:
             return self.solve(g[:, None])[:, 0]
-        L, x, n = self.lower, np.array(g, dtype=np.float64), self.lower.shape[-1]
+        L, x, n = self.lower, np.array(g, dtype=np.float64), len(self.lower)
         panels = list(zip(_cuts(n, PANEL), self.inverses, strict=True)) if n else []
         for here, inverse in panels:
             if here.start:
-                x[..., here, :] -= product(L[..., here, : here.start], x[..., : here.start, :])
-            x[..., here, :] = product(inverse, x[..., here, :])
+                x[here] -= product(L[here, : here.start], x[: here.start])
+            x[here] = product(inverse, x[here])
         for here, inverse in reversed(panels):
             if here.stop < n:
-                x[..., here, :] -= product(L[..., here.stop :, here].mT, x[..., here.stop :, :])
-            x[..., here, :] = product(inverse.mT, x[..., here, :])
+                x[here] -= product(L[here.stop :, here].T, x[here.stop :])
+            x[here] = product(inverse.T, x[here])
         return x
