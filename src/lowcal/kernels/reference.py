@@ -27,7 +27,7 @@ from lowcal.kernels.simplex import FloatArray, IntArray, of_odds_against
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
 CHUNK = 1 << 21
 
-#: So many numbers stay in the second cache: pieces of passes with few numbers a row, histograms of pairs of codes.
+#: This many numbers stay in the second cache: pieces of passes with few numbers a row, histograms of pairs of codes.
 CACHE = 1 << 17
 
 #: Members of groups of at most this many levels are gathered level by level.
