@@ -9,7 +9,7 @@ threads of the process. A cell is a data set, a base model and a number of calib
 seeds.
 
 Choices in lowcal were made on the sets of TUNED; the summary is given for these and for the others apart. `--sets more`
-takes the 27 sets of `more_sets`, which played no part in any choice.
+takes the 27 sets of `more_sets`, on which nothing was tuned.
 
 Run: python benchmarks/recalibrate.py --out FILE [--data FOLDER] [--sets adult,letter|more] [--bases weak]
          [--rows 500,third] [--rivals lowcal,MCGrad] [--seeds 0,1]
@@ -359,7 +359,7 @@ def summary(lines: list[dict[str, Any]]) -> str:
         "Sets that choices were made on": TUNED,
         "Other sets": set(SETS) - set(TUNED),
         "All sets": SETS,
-        "More sets, which played no part in any choice": MORE,
+        "More sets, on which nothing was tuned": MORE,
     }
     for title, names in parts.items():
         chosen = [line for line in lines if line["set"] in names]
