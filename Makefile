@@ -2,13 +2,14 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test test-integration test-slow test-lowest lint bench reproduce docs dist clean help
+.PHONY: demo test test-integration test-slow test-lowest sanitize-card lint bench reproduce docs dist clean help
 
 help:
 	@echo "make demo              set up and run lowcal on built-in data"
 	@echo "make test              set up, then lint, type-check and test: the first stage of CI (COVERAGE=95 asks for 95%)"
 	@echo "make test-integration  processes, documentation, compiled kernels, a browser: the second stage of CI"
 	@echo "make test-slow         the long checks"
+	@echo "make sanitize-card     look for data races and stray reads in the kernels of graphics cards, without a card"
 	@echo "make test-lowest       the core tests with the lowest versions that pyproject.toml allows"
 	@echo "make lint              format check, lint and types only"
 	@echo "make docs              run the examples and build the documentation in docs/_build; warnings are errors"
@@ -51,6 +52,11 @@ test-integration: .venv/.dev
 
 test-slow: .venv/.dev
 	$(PYTEST) -m slow tests
+
+# kernels of graphics cards, compiled for the processor and watched by gcc's sanitizers; reports are printed, and are errors
+sanitize-card: .venv/.dev
+	$(PY) tests/sanitize_card.py address
+	$(PY) tests/sanitize_card.py thread
 
 # every "package>=version" of the core and of these extras becomes "package==version"; needs a Python that has such wheels (3.11, 3.12)
 LOWEST := narwhals numpy scikit-learn scipy pandas polars pyarrow jinja2 matplotlib numba onnx onnxruntime tqdm

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from card_worlds import has_card
+from card_worlds import cupy, processor  # noqa: F401
 from lowcal.kernels.card.bits import MOST_HELD, MOST_TILES, MOST_TURNS, ROWS, Adding
 from lowcal.kernels.card.cuda import ONE_LEVEL, Cuda, Shape, picking_source, source_of
 from lowcal.kernels.card.draws import MOST_ROWS, Picking
@@ -207,12 +207,9 @@ def test_a_column_of_one_level_is_not_read():
 # --- on a card ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not has_card(), reason="There is no graphics card here, or no CuPy.")
 @pytest.mark.parametrize("how", [(1024, None, None), (512, 7, 50_000), (96, 50, 0)])
+@pytest.mark.usefixtures("cupy")
 def test_a_card_returns_the_bits_of_its_twin(rows: Inputs, how):
-    import cupy
-
     there = Inputs(
         N,
         {name: Cuda().upload(array) for name, array in rows.arrays.items()},
@@ -225,7 +222,7 @@ def test_a_card_returns_the_bits_of_its_twin(rows: Inputs, how):
     assert (card.histogram(sums, there) == twin.histogram(sums, rows)).all()
     assert (card.total(sums, there) == twin.total(sums, rows)).all()
     moved = Formula(("inside(s + L[0])",), ROW)
-    assert (cupy.asnumpy(card.rows(moved, there, np.float32)) == twin.rows(moved, rows, np.float32)).all()
+    assert (card.download(card.rows(moved, there, np.float32)) == twin.rows(moved, rows, np.float32)).all()
     column = np.repeat(np.arange(3), rows.levels)  # a member is made of levels of one column
     belongs = (np.random.default_rng(0).random((13, 40)) < 0.5) & (column[:, None] == np.arange(40) % 3)
     picks = Formula(("T(1)", "f"), (*ROW, ("half", "f*T(0.5)")))
@@ -239,10 +236,9 @@ def test_a_card_returns_the_bits_of_its_twin(rows: Inputs, how):
         assert (card.picks(picks, draws[0], belongs, chances_) == twin.picks(picks, draws[1], belongs, chances_)).all()
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not has_card(), reason="There is no graphics card here, or no CuPy.")
 @pytest.mark.parametrize("blocks", [None, 3])
 @pytest.mark.parametrize(("n", "columns"), [(1, 1), (129, 2), (100_003, 13), (70_001, 20)])
+@pytest.mark.usefixtures("cupy")
 def test_memberships_in_bits_have_the_sums_of_the_twin(n, columns, blocks):
     """Also beside a column that is no byte of them, with tables, and with more terms than a launch has room for."""
     rng, card, twin = np.random.default_rng(n), Cuda("single", blocks=blocks), Twin("single")

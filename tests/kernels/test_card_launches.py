@@ -1,84 +1,41 @@
-"""How kernels are launched: a stand-in for CuPy records every launch, and computes nothing."""
+"""How kernels are launched: every launch is noted, and nothing is computed."""
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lowcal.kernels.card import cuda, trees
+from card_worlds import stand_in
+from cuda_on_cpu import SHARED_BYTES, Array, CardOnCpu, Kernel
+from lowcal.kernels.card import cuda
 from lowcal.kernels.card.bits import Adding
-from lowcal.kernels.card.cuda import ONE_LEVEL, Cuda, Shape, Streamed, source_of
+from lowcal.kernels.card.cuda import ONE_LEVEL, TAKEN_BYTES, Cuda, Shape, Streamed, source_of
 from lowcal.kernels.card.formula import Formula, Inputs, OneLevel
 from lowcal.kernels.card.trees import trees_on
 
 ROW = (("s", "inside(z)"), ("f", "sigmoid(z)"))
-SHARED, PROCESSORS = 227_328, 132
-
-
-class OnFake(np.ndarray):
-    """An array of the stand-in."""
-
-    @property
-    def data(self) -> Any:  # type: ignore[override]
-        return SimpleNamespace(ptr=self.ctypes.data)
-
-    def get(self, out: Any = None, **_: Any) -> Any:
-        if out is not None:
-            out[...] = self
-        return np.asarray(self)
-
-    def set(self, array: np.ndarray, **_: Any) -> None:
-        self[...] = array
-
-
-class Kernel:
-    """A kernel that only notes how it is launched."""
-
-    def __init__(self, launches: list[Any], source: str) -> None:
-        self.launches, self.source, self.max_dynamic_shared_size_bytes = launches, source, 0
-
-    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], **more: Any) -> None:
-        noted = SimpleNamespace(code=self.source, grid=grid, block=block, args=args, shared=more.get("shared_mem", 0))
-        assert noted.shared in (0, self.max_dynamic_shared_size_bytes)
-        self.launches.append(noted)
-
-
-class Stream:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def synchronize(self) -> None: ...
+SHARED, PROCESSORS = SHARED_BYTES - TAKEN_BYTES, 132
 
 
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> Any:
+def launches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     found: list[Any] = []
-    facts = {"MaxSharedMemoryPerBlockOptin": SHARED + 1024, "MultiProcessorCount": PROCESSORS}
-    card = lambda: SimpleNamespace(attributes=facts, mem_info=(1 << 30, 1 << 31))  # noqa: E731
-    fake = SimpleNamespace(
-        ndarray=OnFake,
-        zeros=lambda *a, **k: np.zeros(*a, **k).view(OnFake),
-        empty=lambda *a, **k: np.empty(*a, **k).view(OnFake),
-        asarray=lambda a, **k: np.array(a, **k).view(OnFake),
-        RawModule=lambda code, options: SimpleNamespace(get_function=lambda name: Kernel(found, code)),
-        cuda=SimpleNamespace(Device=card, Stream=Stream, get_current_stream=Stream),
-    )
-    monkeypatch.setitem(sys.modules, "cupy", fake)
-    monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(empty_pinned=lambda s, dtype: np.empty(s, dtype)))
-    cuda._compiled.cache_clear()
-    trees._module.cache_clear()
-    yield found
-    cuda._compiled.cache_clear()
-    trees._module.cache_clear()
+
+    def noted(self: Kernel, grid: Any, threads: int, args: Any, shared: int) -> None:
+        found.append(SimpleNamespace(code=self.source, grid=grid, threads=threads, args=args, shared=shared))
+
+    monkeypatch.setattr(Kernel, "launch", noted)
+    stand = stand_in(CardOnCpu(tmp_path), monkeypatch)
+    stand.cuda.Device().attributes["MultiProcessorCount"] = PROCESSORS
+    return found
 
 
-def rows(n: int, **more: Any) -> Inputs:
-    z, y = np.zeros(n, dtype=np.float32).view(OnFake), np.zeros(n, dtype=np.uint8).view(OnFake)
+def rows(n: int, of: Any = Array, **more: Any) -> Inputs:
+    z, y = of(np.zeros(n, dtype=np.float32)), of(np.zeros(n, dtype=np.uint8))
     return Inputs(n, {"z": z, "y": y}, [y, OneLevel(n)], [100, 1], **more)
 
 
@@ -100,7 +57,7 @@ def test_sums_by_level_have_copies_in_shared_memory(launches):
     assert sums.shape == (101, 1, 2)
     (one,) = launches
     copies = 32
-    assert one.block == (1024,)
+    assert one.threads == 1024
     assert one.grid == (min(2 * PROCESSORS, -(-n // (4096 * copies))),)
     assert one.shared == 4 * 101 * 2 * copies <= SHARED
     assert (int(one.args[0]), int(one.args[1]), len(one.args)) == (
@@ -113,7 +70,7 @@ def test_sums_by_level_have_copies_in_shared_memory(launches):
 
 
 @pytest.mark.parametrize(
-    ("levels", "cells", "at_once"), [(720, 1, [4, 4, 3]), (720, 10, [7, 4]), (3000, 1, [4, 4, 3]), (60_000, 1, [11])]
+    ("levels", "cells", "at_once"), [(760, 1, [4, 4, 3]), (760, 10, [7, 4]), (3000, 1, [4, 4, 3]), (60_000, 1, [11])]
 )
 def test_terms_share_a_launch_while_their_sums_have_copies(launches, levels, cells, at_once):
     """Of two equal terms, one is summed; sums that do not fit into shared memory are added in global memory."""
@@ -135,7 +92,7 @@ def test_other_launches(launches):
     assert card.picked("z > T(0)", rows(n), 5).tolist() == []
     assert len(launches) == 6
     assert card.own(np.zeros(7, dtype=np.float32)[::2]).tolist() == [0.0] * 4
-    odd = np.zeros(7, dtype=np.float32).view(OnFake)
+    odd = Array(np.zeros(7, dtype=np.float32))
     assert card.own(odd) is not odd
     assert card.download(card.upload(np.arange(3))).tolist() == [0, 1, 2]
 
@@ -148,7 +105,7 @@ def test_draws_are_split_into_warps_and_blocks(launches, names):
     found = Cuda().picks(formula, rows(n, keys=keys), belongs, names)
     assert found.shape == (len(names), 99, 3, 2)
     one, *by_level = launches  # the last three draws
-    assert one.block == (32 * 12,)
+    assert one.threads == 32 * 12
     each = int(one.args[2])
     assert each % (32 * 12) == 0
     assert one.grid == (-(-n // each), len(names), 1)
@@ -167,8 +124,8 @@ def test_memberships_in_bits_are_summed_by_warps(launches):
     found = Cuda().histogram(Formula(("f", "y"), ROW, (1.0, 1.0)), many)
     assert found.shape == (101 + 18 * 256, 1, 2)
     by_level, *by_bit = launches
-    assert by_level.block == (1024,)
-    assert [one.block for one in by_bit] == [(256,)] * 2
+    assert by_level.threads == 1024
+    assert [one.threads for one in by_bit] == [256] * 2
     assert [one.grid for one in by_bit] == [(-(-n // 1024),)] * 2
     assert [one.shared for one in by_bit] == [4 * 8 * Adding(columns, 2).room for columns in (16, 3)]
     assert [len(one.args) for one in by_bit] == [2 + 2 + columns + 5 for columns in (15, 3)]  # all rows need no byte
@@ -180,7 +137,7 @@ def test_rows_of_the_host_pass_through_in_parts(launches, monkeypatch):
     monkeypatch.setattr(cuda, "PART_ROWS", 400)
     card, n = Streamed(), 1001
     assert card.xp is np
-    moved = card.rows(Formula(("f",), ROW), rows(n), np.float32)
+    moved = card.rows(Formula(("f",), ROW), rows(n, np.asarray), np.float32)
     assert [(int(one.args[0]), int(one.args[1])) for one in launches] == [(400, 0), (400, 400), (201, 800)]
     assert len(moved) == n
     mine = card.own(np.arange(5))
@@ -195,15 +152,15 @@ def test_rows_that_do_not_fit_are_streamed(launches, needed, memory, kind):
 
 def test_launches_of_trees(launches):
     kernels, n = trees_on(Cuda()), 5000
-    columns = [np.zeros(n, dtype=np.uint8).view(OnFake) for _ in range(3)]
-    node, feature, cut = np.zeros(n, dtype=np.uint8).view(OnFake), np.array([0]), np.array([1])
+    columns = [Array(np.zeros(n, dtype=np.uint8)) for _ in range(3)]
+    node, feature, cut = Array(np.zeros(n, dtype=np.uint8)), np.array([0]), np.array([1])
     assert len(kernels.step(columns, node, feature, cut)) == n
-    assert len(kernels.bin(np.zeros(n, dtype=np.float32).view(OnFake), np.array([0.5]), np.dtype(np.uint8))) == n
+    assert len(kernels.bin(Array(np.zeros(n, dtype=np.float32)), np.array([0.5]), np.dtype(np.uint8))) == n
     assert len(kernels.evaluate(columns, feature[None], cut[None], np.zeros((1, 2)))) == n
-    term = np.zeros(n, dtype=np.int32).view(OnFake)
+    term = Array(np.zeros(n, dtype=np.int32))
     sums = kernels.add_up(columns, np.array([4, 4, 9]), node, np.array([True]), [None, term])
     assert sums.shape == (1, 17, 2)
     last = launches[-1]
     assert last.shared == 4 * 17 * 2 * 32
-    assert last.block == (1024,)
+    assert last.threads == 1024
     assert type(trees_on(Streamed())).__name__ == "TwinTrees"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lowcal
-from card_worlds import World, card  # noqa: F401
+from card_worlds import World, card, processor  # noqa: F401
 from lowcal.data.errors import InvalidInput
 from lowcal.kernels.simplex import project, softmax
 from lowcal.notions.weights import Cell, Knots, LogOdds, Monomial, monomials

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lowcal
-from card_worlds import World, card  # noqa: F401
+from card_worlds import World, card, processor  # noqa: F401
 from lowcal.data.frames import Table as Frame
 from lowcal.kernels.card.trees import feature_groups, packed_nodes, trees_on
 from lowcal.kernels.card.twin import Twin

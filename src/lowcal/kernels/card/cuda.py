@@ -44,6 +44,10 @@ __device__ __forceinline__ T pick(bool c, T a, T b) { return c ? a : b; }
 __device__ __forceinline__ T near(T x) { return rint(x); }
 __device__ __forceinline__ int whole(T x) { return (int)floor(x); }
 __device__ __forceinline__ T inside(T z) { return least(most(z, T(-MOST_ODDS)), T(MOST_ODDS)); }
+// a number that other threads may be changing: an older one spares no more than it should
+#ifndef SEEN
+#define SEEN(number) (number)
+#endif
 #define drawn(b, q) (number_of(keys[b], (U)(first + at + row_)) < (U)ceil((double)(q) * 0x1p53))
 __device__ __forceinline__ U number_of(U key, U row) {
   U h = row * 0x9E3779B97F4A7C15ull + key;
@@ -159,7 +163,8 @@ PARTS = {
 C_TYPES = {"f4": "float", "f8": "double", "u1": "unsigned char", "u2": "unsigned short", "u4": "unsigned int"}
 #: Stands for the type of a code column with one level.
 ONE_LEVEL = "one level"
-C_TYPES |= {"i1": "signed char", "i2": "short", "i4": "int", "i8": "long long", "b1": "unsigned char"}
+C_TYPES |= {"u8": "unsigned long long", "i1": "signed char", "i2": "short", "i4": "int", "i8": "long long"}
+C_TYPES |= {"b1": "unsigned char"}
 
 
 @dataclass(frozen=True)
@@ -315,8 +320,8 @@ TERMS = {
     "largest": "largest = most(largest, size({text}));",
     "map": "out[{k} * ((n + 3) / 4 * 4) + at + row_] = (OUT)({text});",
     "extremes": """const long long bits = __double_as_longlong((double)({text}));
-        if (bits < out[cell]) atomicMin(out + cell, bits);
-        if (bits > out[CELLS + cell]) atomicMax(out + CELLS + cell, bits);""",
+        if (bits < SEEN(out[cell])) atomicMin(out + cell, bits);
+        if (bits > SEEN(out[CELLS + cell])) atomicMax(out + CELLS + cell, bits);""",
     "pick": """if ({text}) {{ const U to = atomicAdd((U*)out, 1ull);
         if (to < PICKED) out[1 + to] = first + at + row_; }}""",
 }
