@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lowcal.data.errors import InvalidInput, check_choice, load_extra
-from lowcal.data.inputs import check_whole
 
 NEEDS_CUPY = "Rows on a graphics card need CuPy: pip install 'lowcal[gpu]'."
 
@@ -45,9 +44,15 @@ def on_card(
     >>> on_card({"sex": ["f", "m"]}, memory=1 << 30).memory
     1073741824
     """
+    from lowcal.data.inputs import check_whole  # which refuses rows on a card by what is here
+
     check_choice("precision", precision, ("single", "double"))
     if memory is not None:
         check_whole("memory", memory, 1)
+    if is_on_card(table):
+        raise InvalidInput(
+            "This table is on a card already: pass it without on_card. For double precision, give p as float64."
+        )
     return ThroughCard(table, precision, memory)
 
 
@@ -71,19 +76,55 @@ def _is_frame(x: object) -> bool:
     return type(x).__module__.split(".")[0] == "cudf" and hasattr(x, "columns")
 
 
-def read_card(x: object) -> Any:
-    """Return an array as CuPy's."""
-    return load_extra("cupy", NEEDS_CUPY).asarray(x)
+def read_card(x: object, name: str) -> Any:
+    """Return an array of numbers as CuPy's, on the card that is in use."""
+    cupy = load_extra("cupy", NEEDS_CUPY)
+    array, used = cupy.asarray(x), cupy.cuda.Device().id
+    if array.dtype.kind not in "biuf":
+        raise InvalidInput(f"{name} must hold numbers on a card, but its type is {array.dtype}. Convert it first.")
+    if array.device.id != used:
+        raise InvalidInput(
+            f"{name} lies on card {array.device.id}, but card {used} is in use. Call lowcal within "
+            f"`with cupy.cuda.Device({array.device.id}):`."
+        )
+    return array
 
 
 def card_columns(X: object) -> dict[str, Any]:
     """Return the columns of a table on a card by name; those of an array are x0, x1, ..., as elsewhere."""
     if isinstance(X, Mapping):
-        return {str(name): read_card(column) for name, column in X.items()}
+        return {str(name): _column(str(name), column) for name, column in X.items()}
     if _is_frame(X):
-        return {str(name): read_card(X[name].values) for name in X.columns}  # type: ignore[attr-defined, index]
-    array = read_card(X)
+        return {str(name): _column(str(name), _values(X, name)) for name in X.columns}  # type: ignore[attr-defined]
+    array = read_card(X, "X")
     if array.ndim not in (1, 2):
         raise InvalidInput(f"X is an array of shape {array.shape}, but only one or two dimensions make a table.")
     columns = [array] if array.ndim == 1 else [array[:, j] for j in range(array.shape[1])]
     return {f"x{j}": column for j, column in enumerate(columns)}
+
+
+def _column(name: str, column: object) -> Any:
+    array = read_card(column, f"Column {name!r} of X")
+    if array.ndim != 1:
+        raise InvalidInput(f"Column {name!r} of X has shape {array.shape}; give one value for each row.")
+    return array
+
+
+def _values(frame: Any, name: object) -> object:
+    """Return the numbers of a column of a cuDF frame."""
+    try:
+        return frame[name].values
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise InvalidInput(
+            f"Column {name!r} of X can't be read as numbers on the card ({error}). Encode text and fill missing values "
+            "first, or pass lowcal.on_card(X.to_pandas())."
+        ) from error
+
+
+def refuse_card(name: str, x: object) -> None:
+    """Refuse what lies on a card where rows must be in memory."""
+    if is_on_card(x):
+        raise InvalidInput(
+            f"{name} lies on a graphics card, but this call works on rows in memory. Bring it there first, as by "
+            "CuPy's get(), torch's cpu() or cuDF's to_pandas()."
+        )

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from lowcal.data.cards import refuse_card
 from lowcal.data.errors import InvalidInput, missing_column, repeated, some_of
 from lowcal.kernels.reference import CACHE
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray
@@ -405,6 +406,7 @@ def _of_frame(X: object) -> Table:
     except DuplicateError as error:
         raise InvalidInput(f"X has several columns of the same name; rename them. {error}") from error
     except TypeError as error:
+        refuse_card("X", X)
         raise InvalidInput(
             f"X is {_type_name(X)}, which can't be read; give a data frame (pandas, polars, Arrow or another that "
             "narwhals reads), a NumPy array with one or two dimensions, a SciPy sparse matrix, a dict of columns or a "
@@ -454,6 +456,7 @@ def _one_dimension(name: str, values: Any) -> Any:
     try:
         return nw.from_native(values, series_only=True)
     except TypeError as error:
+        refuse_card(f"Column {name!r} of X", values)
         given = _type_name(values)
         raise InvalidInput(f"Column {name!r} of X is {given}; give an array, a list or a series.") from error
 

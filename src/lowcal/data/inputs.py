@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.data.batches import is_source, read_whole
+from lowcal.data.cards import refuse_card
 from lowcal.data.errors import InvalidInput, sentence, some_of
 from lowcal.data.frames import Table as Frame
 from lowcal.data.frames import is_missing, unmasked
@@ -153,7 +154,7 @@ def read_outcomes(
     frequency_weight: ArrayLike | None = None,
 ) -> Outcomes:
     """Check y, p and the weights together and bring them into one convention."""
-    given = _as_float(p, "p")
+    given = as_numbers(p, "p")
     n_classes = 2 if given.ndim != 2 or given.shape[1] == 1 else given.shape[1]
     probabilities = _probabilities(given, Layout(n_classes, None))
     n = len(probabilities)
@@ -216,7 +217,7 @@ def check_length(name: str, given: int, wanted: int) -> None:
 def read_probabilities(p: ArrayLike, layout: Layout) -> FloatArray:
     """Return p as an array of shape (n, d), checked: finite, in [0, 1], rows of several classes summing to one."""
     _check_names(p, layout)
-    return _probabilities(_as_float(p, "p"), layout)
+    return _probabilities(as_numbers(p, "p"), layout)
 
 
 def _check_names(p: object, layout: Layout) -> None:
@@ -247,7 +248,7 @@ def _probabilities(given: FloatArray, layout: Layout) -> FloatArray:
     return array[:, [1]] if layout.n_classes == 2 else array
 
 
-def _as_float(values: ArrayLike, name: str) -> FloatArray:
+def as_numbers(values: ArrayLike, name: str) -> FloatArray:
     """Return a copy as numbers, NaN where they are missing; text, dates and complex numbers are refused."""
     array = _as_array(values, name)
     if array.dtype.kind in "OUST":
@@ -277,6 +278,7 @@ def _as_array(values: Any, name: str) -> NDArray[Any]:
     try:
         return unmasked(values)
     except (TypeError, ValueError) as error:
+        refuse_card(name, values)
         raise InvalidInput(
             f"{name} can't be read as an array ({error}). Give every row the same number of values."
         ) from error
@@ -325,7 +327,7 @@ def read_copies(frequency_weight: ArrayLike, n: int) -> IntArray:
     >>> read_copies([2.0, 0, 1], 3)
     array([2, 0, 1])
     """
-    given = _as_float(frequency_weight, "frequency_weight")
+    given = as_numbers(frequency_weight, "frequency_weight")
     if given.ndim != 1:
         raise InvalidInput(f"frequency_weight must have one dimension, but its shape is {given.shape}.")
     check_length("frequency_weight", len(given), n)
@@ -341,7 +343,7 @@ def read_copies(frequency_weight: ArrayLike, n: int) -> IntArray:
 
 def check_weight(sample_weight: ArrayLike) -> FloatArray:
     """Return weights as numbers, not normalised; refuse those that are negative, infinite or missing."""
-    weight = _as_float(sample_weight, "sample_weight")
+    weight = as_numbers(sample_weight, "sample_weight")
     if weight.ndim != 1:
         raise InvalidInput(f"sample_weight must have one dimension, but its shape is {weight.shape}.")
     bad = ~(np.isfinite(weight) & (weight >= 0))
@@ -360,7 +362,7 @@ def _read_y(
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim == 2 and y.shape[1] == n_classes:
-        soft = _as_float(y, "y")
+        soft = as_numbers(y, "y")
         bad = ~((soft >= 0) & (soft <= 1))
         if bad.any():
             first = int(bad.ravel().argmax())

@@ -267,7 +267,7 @@ class CudaTrees(TreeKernels):
         """Return a kernel for codes, nodes and numbers of their types."""
         is_single = self.device.precision == "single"
         kinds = {"C": column.dtype.str[1:], "N": "u1" if node is None else node.dtype.str[1:], "V": given}
-        types = {name: WIDE_TYPES[kind] for name, kind in kinds.items()}
+        types = {name: C_TYPES[kind] for name, kind in kinds.items()}
         types |= {"T": "float", "A": "int", "B": "int"} if is_single else {"T": "double", "A": "long long", "B": "U"}
         return _module(source_of(types, len(terms), sum(term is None for term in terms)), name)
 
@@ -319,10 +319,6 @@ class CudaTrees(TreeKernels):
         given = self._addresses(columns), node, self._addresses(terms), plan
         kernel(grid, (threads,), (np.int64(n), *given, *numbers, out), shared_mem=widest * copies)
         return np.asarray(out.get())
-
-
-#: The types of columns that numbers are read from.
-WIDE_TYPES = C_TYPES | {"u8": "unsigned long long"}
 
 
 @cache

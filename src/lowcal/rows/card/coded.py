@@ -47,6 +47,15 @@ def arrays_of(z: Any, stem: str = "") -> dict[str, Any]:
     return {stem or "z": z} if z.ndim == 1 else dict(zip(each(stem or "f", len(z)), z, strict=True))
 
 
+def own_predictions(device: Device, z: Any) -> Any:
+    """Return predictions, (n,) or (d, n), as kernels read them."""
+    if z.ndim == 1:
+        return device.own(z)
+    found = device.block(len(z), z.shape[1], device.kind)
+    found[...] = z
+    return found
+
+
 def score_lines(d: int) -> Lines:
     """Return the lines of scores and predictions."""
     return ROW if d == 1 else tuple((f"s{a}", f"log_(most(f{a}, T({FLOOR!r})))") for a in range(d))

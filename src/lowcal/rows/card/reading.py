@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.data.batches import at_row
-from lowcal.data.cards import NEEDS_CUPY, ThroughCard, card_columns, read_card
-from lowcal.data.errors import InvalidInput, MissingColumn, load_extra
+from lowcal.data.cards import NEEDS_CUPY, ThroughCard, card_columns, is_on_card, read_card
+from lowcal.data.errors import InvalidInput, MissingColumn, load_extra, missing_column
 from lowcal.data.frames import Table as Frame
-from lowcal.data.inputs import SUM_TOLERANCE, Layout, check_weight, read_probabilities
+from lowcal.data.inputs import (
+    RANGE_TOLERANCE,
+    SUM_TOLERANCE,
+    Layout,
+    are_names,
+    as_numbers,
+    check_labels,
+    check_length,
+    check_weight,
+    read_probabilities,
+)
 from lowcal.kernels.card import cuda
 from lowcal.kernels.card.formula import Device, Formula, Inputs, Precision, chances
 from lowcal.kernels.simplex import IntArray
 from lowcal.rows.base import flatten
 from lowcal.rows.card import clipped, smooth, trees  # noqa: F401  (register how a card sums what is asked for)
-from lowcal.rows.card.coded import Coded, Moves, arrays_of, each
+from lowcal.rows.card.coded import Coded, Lines, Moves, arrays_of, each, own_predictions
 from lowcal.rows.card.forests import binned_on, every_value, moved_probabilities
 from lowcal.rows.card.rows import BLOCK, STATES, Card, told_when_full
 from lowcal.rows.keys import key_of
@@ -65,7 +77,12 @@ class CardTable:
 
     def near(self, some: IntArray | slice, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return some rows of these columns in this machine's memory."""
-        return {name: self.device.download(rows_of(self.device, self.columns[name], some)) for name in names}
+        return {name: self.device.download(rows_of(self.device, self._column(name), some)) for name in names}
+
+    def _column(self, name: str) -> Any:
+        if name not in self.columns:
+            raise missing_column("X", name, list(self.columns))
+        return self.columns[name]
 
     def encoded(self, encoder: Encoder) -> Encoded:
         """Return the rows as an encoder writes them."""
@@ -106,7 +123,7 @@ class CardTable:
 
     def _is_listed(self, name: str) -> bool:
         """Whether all values that a column's type allows can be listed."""
-        kind = self.columns[name].dtype
+        kind = self._column(name).dtype
         return kind.kind in "bui" and kind.itemsize <= 2
 
     def _merged(self, encoder: GroupEncoder) -> Encoded:
@@ -142,14 +159,16 @@ def settle_on_card(
     table, y, p, weight = given.table, given.y, given.p, given.weight
     device, roles = table.device, Roles("\0y", ("\0p",), None if weight is None else "\0w")
     if weight is not None:
-        weight = checked_weight(weight)
-        if not bool((weight > 0).all()):
-            kept = device.download(device.xp.flatnonzero(weight > 0))
-            columns = {name: rows_of(device, column, kept) for name, column in table.columns.items()}
-            y, p, weight = (rows_of(device, one, kept) for one in (y, p, weight))
-            table = CardTable(device, columns, len(kept))
-    z = checked_odds(device, p) if p.ndim == 1 else checked_points(device, p)
-    layout, codes, outcomes = read_labels(device, y, classes, 2 if p.ndim == 1 else len(p))
+        weight = checked_weight(device, weight)
+    z, y = checked_predictions(device, p), checked_labels(device, y)
+    if z.ndim == 1:
+        z = device.rows(Formula(("logit(p)",)), Inputs(len(z), {"p": z}), device.kind)
+    if weight is not None and not bool((weight > 0).all()):
+        kept = device.download(device.xp.flatnonzero(weight > 0))
+        columns = {name: rows_of(device, column, kept) for name, column in table.columns.items()}
+        y, z, weight = (rows_of(device, one, kept) for one in (y, z, weight))
+        z, table = own_predictions(device, z), CardTable(device, columns, len(kept))
+    layout, codes, outcomes = read_labels(device, y, classes, 2 if z.ndim == 1 else len(z))
     names = list(wanted_columns(subpopulations) or table.columns)
     some = sampled(device, seed, table.n, sample_size(len(names)))
     sample = {**table.near(some, names), "\0p": np.zeros(len(some)), "\0y": np.zeros(len(some))}
@@ -176,28 +195,72 @@ def sampled(device: Device, seed: int, n: int, size: int) -> IntArray:
     return np.asarray(rows[keys < np.partition(keys, size)[size]])
 
 
-def checked_weight(weight: Any) -> Any:
-    """Return weights that are finite, none negative, and some positive."""
-    low, high = float(weight.min()), float(weight.max())
-    check_weight(np.array([low, high]))
-    if high == 0.0:
+@contextmanager
+def as_row(row: int) -> Iterator[None]:
+    """Let the error of a row that is checked by itself name its place among all.
+
+    >>> with as_row(77):
+    ...     raise InvalidInput("p is nan in row 0.")
+    Traceback (most recent call last):
+    lowcal.data.errors.InvalidInput: p is nan in row 77.
+    """
+    try:
+        yield
+    except InvalidInput as error:
+        raise type(error)(re.sub(r"(?<=[Rr]ow )0\b", str(row), str(error))) from error
+
+
+def doubtful(device: Device, is_good: str, inputs: Inputs, lines: Lines = ()) -> list[int]:
+    """Return rows for which a condition does not hold: all of them, or some of very many."""
+    rows: list[int] = device.picked(f"({is_good}) == 0", inputs, SKETCHED, lines).tolist()
+    return rows
+
+
+def checked_weight(device: Device, weight: Any) -> Any:
+    """Return weights that are finite, none negative, and some positive; a bad one is named."""
+    weight = device.own(weight)
+    for row in doubtful(device, "(w >= T(0)) & (w < T(1e38))", Inputs(len(weight), {"w": weight})):
+        with as_row(row):
+            check_weight(device.download(weight[row : row + 1]))
+    if float(weight.max()) == 0.0:
         raise InvalidInput("All sample weights are zero. Give at least one row a positive weight.")
     return weight
 
 
-def checked_probabilities(device: Device, p: Any) -> Any:
-    """Return probabilities as kernels read them; one outside [0, 1] is named."""
+def checked_labels(device: Device, y: Any) -> Any:
+    """Return labels as kernels read them; one that is missing or infinite is named."""
+    if not is_number(y):  # names of classes, in this machine's memory
+        check_labels(y)
+        return y
+    y = device.own(y)
+    for row in doubtful(device, "size(y) < T(1e38)", Inputs(len(y), {"y": y})) if y.dtype.kind == "f" else ():
+        with as_row(row):
+            check_labels(device.download(y[row : row + 1]))
+    return y
+
+
+def checked_predictions(device: Device, p: Any) -> Any:
+    """Return probabilities as kernels read them: those of the second of two classes, or (d, n) that sum to one.
+
+    One outside [0, 1], or a row that does not sum to one, both but for rounding, is named.
+    """
+    if p.ndim == 2:
+        shares = checked_points(device, p)
+        return shares if len(p) > 2 else device.own(shares[1])
     p = device.own(p)
-    for row in device.picked("((p >= T(0)) & (p <= T(1))) == 0", Inputs(len(p), {"p": p}), 1).tolist():
-        with at_row(row):
+    for row in doubtful(device, is_probability("p"), Inputs(len(p), {"p": p})):
+        with as_row(row):
             read_probabilities(device.download(p[row : row + 1]), Layout(2, None))
     return p
 
 
-def checked_odds(device: Device, p: Any) -> Any:
-    """Return the log odds of probabilities."""
-    p = checked_probabilities(device, p)
-    return device.rows(Formula(("logit(p)",)), Inputs(len(p), {"p": p}), device.kind)
+def is_probability(name: str) -> str:
+    """Return the condition that a number is a probability, up to rounding; the log odds of others are infinite.
+
+    >>> is_probability("p")
+    '(p >= T(-1e-06)) & (p <= T(1.000001))'
+    """
+    return f"({name} >= T({-RANGE_TOLERANCE!r})) & ({name} <= T({1.0 + RANGE_TOLERANCE!r}))"
 
 
 def read_labels(
@@ -212,7 +275,6 @@ def read_labels(
         assert layout.classes is not None
         places = np.array([list(layout.classes).index(name) for name in names.tolist()], dtype=np.uint8)
         return layout, codes, device.own(places[which])
-    y = device.own(y)
     if n_classes > 2:
         return read_classes(device, y, classes, n_classes)
     labels.add(outer_values(device, y), None)
@@ -225,21 +287,16 @@ def read_labels(
 
 
 def checked_points(device: Device, p: Any) -> Any:
-    """Return probabilities of several classes as kernels read them, shape (d, n), with rows that sum to one.
-
-    A row that does not, up to rounding, or with a number outside [0, 1] is named.
-    """
+    """Return probabilities of all classes, shape (d, n), that sum to one; a row of which they do not is named."""
     d, n = p.shape
-    kept = device.block(d, n, device.kind)
-    kept[...] = device.xp.asarray(p)
-    arrays, names = arrays_of(kept), each("f", d)
-    all_of = (("mass", " + ".join(names)),)
-    right = [f"({name} >= T(0)) & ({name} <= T(1))" for name in names]
-    right.append(f"(size(mass - T(1)) <= T({SUM_TOLERANCE!r}))")
-    for row in device.picked(f"({' & '.join(right)}) == 0", Inputs(n, arrays), 1, all_of).tolist():
-        with at_row(row):
+    arrays, names = arrays_of(own_predictions(device, device.xp.asarray(p))), each("f", d)
+    inside = tuple((f"c{a}", f"least(most({name}, T(0)), T(1))") for a, name in enumerate(names))
+    lines = (*inside, ("mass", " + ".join(each("c", d))))
+    right = " & ".join([*map(is_probability, names), f"(size(mass - T(1)) <= T({SUM_TOLERANCE!r}))"])
+    for row in doubtful(device, right, Inputs(n, arrays), lines):
+        with as_row(row):
             read_probabilities(device.download(p[:, row : row + 1].T), Layout(d, None))
-    shares = Formula(tuple(f"{name}/mass" for name in names), all_of)
+    shares = Formula(tuple(f"{name}/mass" for name in each("c", d)), lines)
     return device.columns(shares, Inputs(n, arrays), device.kind)
 
 
@@ -300,19 +357,20 @@ def open_card(y: Any, p: Any, X: object, weight: Any = None) -> CardInput:
     n = p.shape[-1]
     if n == 0:
         raise InvalidInput("There are no rows: p is empty.")
-    lengths = {n, *(len(one) for one in (y, *([] if weight is None else [weight]), *columns.values()))}
-    if len(lengths) != 1:
-        raise InvalidInput(
-            f"On a card y, p, weights and all columns must have the same length, but lengths are {sorted(lengths)}."
-        )
+    check_lengths(n, columns, **({"y": y} if weight is None else {"y": y, "sample_weight": weight}))
     device = device_for(X, p, columns)
-    weight = None if weight is None else device.own(weight)
     return CardInput(CardTable(device, columns, n), y, p, weight)
+
+
+def check_lengths(n: int, columns: Mapping[str, Any], **others: Any) -> None:
+    """Refuse lengths that are not that of p."""
+    for name, one in {**others, **{f"Column {name!r} of X": column for name, column in columns.items()}}.items():
+        check_length(name, len(one), n)
 
 
 def take_points(X: object, columns: dict[str, Any], p: Any) -> Any:
     """Return p as (n,) for two classes or (l, n) for several, from an array, a column or a list of columns."""
-    if isinstance(p, list | tuple) and p and all(isinstance(name, str) for name in p):
+    if are_names(p) and not isinstance(p, str):
         found = [take_role(X, columns, "p", name) for name in p]
     else:
         given = take_role(X, columns, "p", p)
@@ -323,9 +381,17 @@ def take_points(X: object, columns: dict[str, Any], p: Any) -> Any:
         raise InvalidInput(
             f"p holds {len(found)} classes, but on a card at most {MOST_CLASSES} are fitted; give arrays of NumPy."
         )
-    if len(found) <= 2:
-        return found[-1]
-    return np.stack(found) if isinstance(X, ThroughCard) else read_card(found)
+    found = [one if one.dtype.kind == "f" else one.astype(np.float32) for one in found]
+    if len(found) == 1:
+        return found[0]
+    return np.stack(found) if isinstance(X, ThroughCard) else read_card(found, "p")
+
+
+def given_columns(p: Any) -> int:
+    """Return how many columns p was given as; 0: it is a single one, or its name."""
+    if are_names(p):
+        return 0 if isinstance(p, str) else len(p)
+    return int(p.shape[1]) if getattr(p, "ndim", 1) == 2 else 0
 
 
 def columns_of(X: object) -> dict[str, Any]:
@@ -363,40 +429,58 @@ def is_number(array: Any) -> bool:
 
 def take_role(X: object, columns: dict[str, Any], role: str, given: Any) -> Any:
     """Return y, p or weights: an array, or the column of that name, which is then no feature."""
-    if not isinstance(given, str):
-        return np.asarray(given) if isinstance(X, ThroughCard) else read_card(given)
-    if given not in columns:
-        raise MissingColumn(f"{role} names the column {given!r}, but X has {', '.join(map(repr, columns)) or 'none'}.")
-    return columns.pop(given)
+    if isinstance(given, str):
+        if given not in columns:
+            names = ", ".join(map(repr, columns)) or "none"
+            raise MissingColumn(f"{role} names the column {given!r}, but X has {names}.")
+        found = columns.pop(given)
+    elif is_on_card(given):
+        if isinstance(X, ThroughCard):
+            raise InvalidInput(f"{role} lies on a card, but X is in this machine's memory. Give both in one place.")
+        found = read_card(given, role)
+    else:
+        found = np.asarray(given)
+    if not is_number(found) and role != "y":
+        found = as_numbers(found, role)
+    if isinstance(found, np.ndarray) and is_number(found) and not isinstance(X, ThroughCard):
+        found = read_card(found, role)
+    if role == "y" and found.shape[1:] == (1,):
+        found = found[:, 0]
+    if role != "p" and found.ndim != 1:
+        raise InvalidInput(f"{role} must have one dimension on a card, but its shape is {found.shape}.")
+    return found.astype(np.float32) if found.dtype == np.float16 else found
 
 
 @told_when_full
 def predict_on_card(predictor: Predictor, p: Any, X: object) -> Any:
-    """Return calibrated probabilities on the device, in the type of p."""
+    """Return calibrated probabilities on the device, in the type and shape of p."""
     columns = {} if X is None else columns_of(X)
     given = take_points(X, columns, p)
-    n_given = 2 if given.ndim == 1 else len(given)
+    n_given, n = 2 if given.ndim == 1 else len(given), given.shape[-1]
     if n_given != predictor.layout.n_classes:
         raise InvalidInput(f"p holds {n_given} classes, but the predictor has {predictor.layout.n_classes}.")
-    table = CardTable(device_for(X, given, columns), columns, given.shape[-1])
-    device, last = table.device, len(predictor.updates) - 1
-    check = checked_probabilities if given.ndim == 1 else checked_points
-    moved, coded = check(device, given), Coded(device, table.encoded(predictor.encoder), table.n)
+    check_lengths(n, columns)
+    device, moved = device_for(X, given, columns), given[-1] if given.ndim == n_given == 2 else given
+    if n:
+        moved = _predict(predictor, CardTable(device, columns, n), checked_predictions(device, given))
+    moved = moved.astype(given.dtype, copy=False)
+    if n_given > 2:
+        moved = device.xp.ascontiguousarray(moved.T)
+    elif given_columns(p):
+        moved = device.xp.stack([1 - moved, moved][-given_columns(p) :], axis=1)
+    return device.download(moved) if isinstance(X, ThroughCard) else moved
+
+
+def _predict(predictor: Predictor, table: CardTable, p: Any) -> Any:
+    device, coded = table.device, Coded(table.device, table.encoded(predictor.encoder), table.n)
+    moved, last = p, len(predictor.updates) - 1
     for k, update in enumerate(predictor.updates):
         moves = Moves.of(update.terms, coded)
         if moves is None:
-            moved = moved_probabilities(coded, check(device, given), predictor.updates)
-            if moved is None:
-                return _predict_near(predictor, table, given)
-            break
+            moved = moved_probabilities(coded, p, predictor.updates)
+            return _predict_near(predictor, table, p) if moved is None else moved
         moved = moves.between(device, moved, update.geometry, k == 0, k == last)
-    moved = moved.astype(given.dtype, copy=False)
-    xp = device.xp
-    if given.ndim == 2:
-        moved = xp.ascontiguousarray(moved.T)
-    elif getattr(p, "ndim", 1) == 2 and p.shape[1] == 2:
-        moved = xp.stack([1 - moved, moved], axis=1)
-    return device.download(moved) if isinstance(X, ThroughCard) else moved
+    return moved
 
 
 def _predict_near(predictor: Predictor, table: CardTable, p: Any) -> Any:
@@ -405,6 +489,5 @@ def _predict_near(predictor: Predictor, table: CardTable, p: Any) -> Any:
     for at in range(0, table.n, BLOCK):
         part = slice(at, at + BLOCK)
         here = Frame.of(table.near(part, list(table.columns)))
-        found.append(predictor(np.ascontiguousarray(table.device.download(p[..., part]).T), here))
-    every = np.concatenate(found).astype(p.dtype)
-    return every if isinstance(p, np.ndarray) else table.device.xp.asarray(every)
+        found.append(predictor(np.ascontiguousarray(table.device.download(p[..., part]).T), here).T)
+    return own_predictions(table.device, table.device.xp.asarray(np.concatenate(found, axis=-1)))

@@ -14,7 +14,7 @@ from lowcal.kernels.card.formula import Device, Formula, Inputs
 from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FloatArray, IntArray, from_scores
 from lowcal.rows.base import START, Mask, Pass, Result, Scale, Shard, State, flatten, outdated
-from lowcal.rows.card.coded import Coded, Lines, arrays_of, each, flat_on, in_two, row_lines
+from lowcal.rows.card.coded import Coded, Lines, arrays_of, each, flat_on, in_two, own_predictions, row_lines
 from lowcal.rows.card.forests import by_columns, displacement, moved
 from lowcal.rows.disk import Far, outcomes_of
 from lowcal.rows.keys import key_of
@@ -207,14 +207,6 @@ class Card(Far):
             return None
         return self.device.total(Formula(self.terms(*terms), lines, tuple(bounds)), inputs) * self.scale.most
 
-    def own_rows(self, z: Any) -> Any:
-        """Return predictions as kernels read them."""
-        if self.d == 1:
-            return self.device.own(z)
-        found = self.device.block(self.d, z.shape[1], z.dtype)
-        found[...] = z
-        return found
-
     # --- states ---
 
     def at(self, state: Trail) -> Any | None:
@@ -260,7 +252,7 @@ class Card(Far):
         arrays, rebuild = self._flat
         weight = None if self.weight is None else self.device.own(self.weight[some] / self.weight[some].max())
         rows = rebuild(self.device.own(array[some]) for array in arrays)
-        z = self.own_rows(self._z[START][..., some])
+        z = own_predictions(self.device, self._z[START][..., some])
         return Card(self.device, rows, z, self.device.own(self.y[some]), weight)
 
     @told_when_full
