@@ -8,21 +8,22 @@ Run: python benchmarks/card.py [--rows 1000000000] [--check]
 Rows have 10 columns of 10 values; labels come from other log odds than the predictions. A pass stands beside the card's
 own copy bandwidth, counted in bytes that a row takes. Times are the median of some turns after a first one, in which
 kernels are compiled. An audit of a model whose labels vary more than its predictions allow draws labels a second time.
-Peers (cuML, XGBoost and LightGBM on cards) were not at hand. `--check` compares kernels with their twins in NumPy, to
-the last bit in single precision, for several grids and block sizes, and moments with float64 on 10,000,000 rows.
+`--check` compares kernels with their twins in NumPy, to the last bit in single precision, for several grids and block
+sizes, and moments with float64 on 10,000,000 rows.
 
 `--trees` grows 100 trees of depth 4 on 20 columns, half of them numbers, half of 10 values, on the card and in memory:
 the same call of `multicalibrate`, which takes a step for everyone, one along the sum of the trees, and stops. In memory
 a single core grows trees; so the growth itself stands beside that of rows in as many shards as there are cores, by
-threads.
+threads. XGBoost and LightGBM, where they are installed, boost as many trees of that depth from the same start.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
@@ -313,6 +314,46 @@ def splits(forest: Any) -> list[Any]:
     return [forest.feature.tolist(), forest.cut.tolist()]
 
 
+def peers(xp: Any, y: Any, p: Any, X: dict[str, Any]) -> Iterator[list[str]]:
+    """Yield how long peers take that are installed to bin rows and to boost 100 trees on p, and their log losses."""
+    matrix, start = np.stack([column.astype(np.float32) for column in X.values()], axis=1), np.log(p / (1 - p))
+    asked = {"learning_rate": 0.1, "max_depth": 4, "max_bin": 64, "seed": 0}
+
+    def by_xgboost(xgboost: Any) -> list[str]:
+        there, labels, margin = xp.asarray(matrix), xp.asarray(y), xp.asarray(start)
+        how = asked | {"device": "cuda", "tree_method": "hist", "objective": "binary:logistic"}
+        binning, rows = seconds(lambda: xgboost.QuantileDMatrix(there, labels, base_margin=margin, max_bin=64))
+        growing, model = seconds(lambda: xgboost.train(how, rows, 100))
+        return [f"{binning:.2f} s", f"{growing:.2f} s", f"{cross_entropy(y, xp.asnumpy(model.predict(rows))):.5f}"]
+
+    def by_lightgbm(lightgbm: Any, device: str) -> list[str]:
+        how = asked | {"device_type": device, "num_leaves": 16, "objective": "binary", "verbose": -1}
+        binning, rows = seconds(lambda: lightgbm.Dataset(matrix, y, init_score=start, params=how).construct())
+        growing, model = seconds(lambda: lightgbm.train(how, rows, 100))
+        q = 1 / (1 + np.exp(-start - model.predict(matrix, raw_score=True)))
+        return [f"{binning:.2f} s", f"{growing:.2f} s", f"{cross_entropy(y, q):.5f}"]
+
+    with suppress(ImportError):
+        import xgboost
+
+        by_xgboost(xgboost)  # loads kernels
+        yield [f"XGBoost {xgboost.__version__}, card", *by_xgboost(xgboost)]
+    with suppress(ImportError):
+        import lightgbm
+
+        for device, where in (("gpu", "card"), ("cpu", f"{len(os.sched_getaffinity(0))} cores")):
+            try:
+                took = by_lightgbm(lightgbm, device)
+            except lightgbm.basic.LightGBMError as error:
+                took = [str(error), "", ""]
+            yield [f"LightGBM {lightgbm.__version__}, {where}", *took]
+
+
+def cross_entropy(y: Any, p: Any) -> float:
+    """Return the mean log loss."""
+    return float(-np.log(np.where(y == 1, p, 1 - p), dtype=np.float64).mean())
+
+
 def trees(xp: Any, n: int) -> None:
     """Print how long 100 trees of depth 4 take on the card and in memory, and how far predictions are apart."""
     y, p, X = tree_rows(n)
@@ -359,8 +400,11 @@ def trees(xp: Any, n: int) -> None:
     grown = sum(len(forest.feature) for forest in sums[0])
     print(table([f"{n:,} rows x 20 columns, {grown} trees of depth 4", "card", "memory", "ratio"], lines))
     print(
-        f"splits are the same: {same}; predictions differ by at most {apart.max():.1e}, {np.median(apart):.1e} median"
+        f"splits are the same: {same}; predictions differ by at most {apart.max():.1e}, {np.median(apart):.1e} median\n"
     )
+    first = on.predictor[:1](*on_card[1:]).get()  # a fit's first step is for everyone; its trees follow
+    ours = ["lowcal, card", f"{encoding:.2f} s", f"{growing:.2f} s", f"{cross_entropy(y, moved):.5f}"]
+    print(table(["boosting 100 trees of depth 4", "binning", "growing", "log loss"], [ours, *peers(xp, y, first, X)]))
 
 
 def bits_on_card(xp: Any, y: Any, p: Any) -> tuple[Card, tuple[Family, ...]]:
