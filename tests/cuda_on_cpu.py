@@ -240,7 +240,7 @@ class CardOnCpu:
         self._pool = Pool()
         self._kernels: dict[tuple[str, str], Kernel] = {}
         facts = {"MaxSharedMemoryPerBlockOptin": SHARED_BYTES, "MultiProcessorCount": PROCESSORS}
-        card = SimpleNamespace(id=0, attributes=facts, mem_info=(1 << 30, 1 << 31))
+        card = SimpleNamespace(id=0, compute_capability="90", attributes=facts, mem_info=(1 << 30, 1 << 31))
         runtime = SimpleNamespace(getDevice=lambda: 0, CUDARuntimeError=RuntimeError)
         self.cuda = SimpleNamespace(Device=lambda: card, Stream=Stream, get_current_stream=Stream, runtime=runtime)
 

@@ -163,4 +163,3 @@ def test_launches_of_trees(launches):
     last = launches[-1]
     assert last.shared == 4 * 17 * 2 * 32
     assert last.threads == 1024
-    assert type(trees_on(Streamed())).__name__ == "TwinTrees"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lowcal
-from card_worlds import World, card, processor  # noqa: F401
+from card_worlds import World, card, cupy, processor  # noqa: F401
 from lowcal.data.frames import Table as Frame
 from lowcal.kernels.card.trees import feature_groups, packed_nodes, trees_on
 from lowcal.kernels.card.twin import Twin
@@ -323,3 +323,38 @@ def test_masses_of_sums_of_forests(card: World) -> None:  # noqa: F811
     b = lowcal.multicalibrate(card.put(y), card.put(p), card.put(X), guard=False, max_updates=3, **how)
     moved = card.get(b.predictor(card.put(p), card.put(X)))
     np.testing.assert_allclose(moved, a.predictor(p, X), rtol=0, atol=1e-9)
+
+
+# --- rows that pass through a card ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["single", "double"])
+@pytest.mark.parametrize(
+    "trees", [{}, {"n_trees": 6}, {"n_trees": 6, "geometry": "euclidean"}], ids=["nodes", "forest", "least squares"]
+)
+def test_trees_of_rows_that_pass_through_have_the_bits_of_rows_on_the_card(
+    cupy: Any,  # noqa: F811
+    trees: dict[str, Any],
+    precision: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lowcal.kernels.card.cuda.PART_ROWS", 700)
+    y, p, X = made(2_501)
+    on, through = lowcal.on_card(X, precision=precision), lowcal.on_card(X, precision=precision, memory=1)
+    weight = np.random.default_rng(1).integers(1, 9, len(y)) / 8.0
+    how = {"subpopulations": lowcal.Trees(max_depth=3, **trees), "random_state": 0, "max_updates": 3}
+    a, b = (lowcal.multicalibrate(y, p, table, sample_weight=weight, **how) for table in (on, through))
+    assert splits(a)
+    assert str(a.predictor.to_dict()) == str(b.predictor.to_dict())
+    assert a.predictor(p, on).tolist() == b.predictor(p, through).tolist()
+    asked = {"subpopulations": how["subpopulations"]}
+    here, there = (lowcal.measure(y, p, table, **asked).violation for table in (on, through))
+    assert (here == there).all()
+
+
+def test_trees_of_rows_that_pass_through_are_grown_by_kernels(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    y, p, X = made(2_000)
+    seen = near_passes(monkeypatch)
+    monkeypatch.setattr("lowcal.kernels.card.trees.TwinTrees.__init__", lambda *_: pytest.fail("Rows are in memory."))
+    lowcal.multicalibrate(y, p, lowcal.on_card(X, memory=1), subpopulations=lowcal.Trees(n_trees=4), random_state=0)
+    assert not seen

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import import_module
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -14,8 +15,8 @@ from numpy.typing import NDArray
 
 from lowcal.kernels.card.bits import BIAS, MOST_TILES, MOST_TURNS, ROWS, WARPS, Adding
 from lowcal.kernels.card.bits import KERNEL as ADDING
+from lowcal.kernels.card.draws import FEW_DRAWS, MOST_ROWS, Picking
 from lowcal.kernels.card.draws import KERNEL as PICKING
-from lowcal.kernels.card.draws import MOST_ROWS, Picking
 from lowcal.kernels.card.formula import (
     BANKS,
     FEW_TERMS,
@@ -297,6 +298,8 @@ def prelude(precision: Precision, defined: Mapping[str, str]) -> str:
     return "".join(f"#define {name} {value}\n" for name, value in every.items()) + kinds + HEADER
 
 
+#: The compute capability, times ten, of cards whose tensor cores are used.
+TENSOR_CORES = 80
 #: Rows that pass through a card at a time: copies of this size reach the bandwidth of the link.
 PART_ROWS = 1 << 24
 
@@ -396,6 +399,10 @@ def picking_source(
     return prelude(shape.precision, {name: str(value) for name, value in defined.items()}) + filled(PICKING, parts)
 
 
+#: What writes numbers of some rows: the rows, and where to.
+Launch: TypeAlias = Callable[[Inputs, Any], None]
+
+
 class Cuda(Device):
     """A graphics card, through CuPy.
 
@@ -422,12 +429,17 @@ class Cuda(Device):
         """What rows are arrays of."""
         return self.cupy
 
-    def _parts(self, inputs: Inputs) -> Iterator[Inputs]:
+    def parts(self, inputs: Inputs) -> Iterator[Inputs]:
         """Yield the rows in parts that lie on the card: here all of them."""
         yield inputs
 
     @cached_property
-    def _limits(self) -> tuple[int, int]:
+    def _multiplies(self) -> bool:
+        """Whether the card's tensor cores multiply matrices of bytes as kernels ask for: those since Ampere do."""
+        return int(self.cupy.cuda.Device().compute_capability) >= TENSOR_CORES
+
+    @cached_property
+    def limits(self) -> tuple[int, int]:
         """The blocks that a card holds, and the bytes of shared memory that one may have."""
         facts = self.cupy.cuda.Device().attributes
         most = int(facts["MaxSharedMemoryPerBlockOptin"]) - TAKEN_BYTES if self.shared is None else self.shared
@@ -439,7 +451,7 @@ class Cuda(Device):
         if shape.how == "shared":
             used += self.kind.itemsize * shape.levels * formula.cells * len(formula.terms) * shape.copies
         kernel.max_dynamic_shared_size_bytes = used
-        blocks = min(self._limits[0], max(1, -(-inputs.n // shape.tile)))
+        blocks = min(self.limits[0], max(1, -(-inputs.n // shape.tile)))
         sizes, arrays = (np.int64(inputs.n), np.int64(inputs.first)), arrays_of(inputs)
         kernel((blocks,), (self.threads,), (*sizes, *arrays, *self._given(inputs, scales), out), shared_mem=used)
 
@@ -463,7 +475,7 @@ class Cuda(Device):
 
     def _room(self, inputs: Inputs) -> int:
         """Return how many sums fit into shared memory."""
-        return max(0, self._limits[1] - self._table_bytes(inputs)) // self.kind.itemsize
+        return max(0, self.limits[1] - self._table_bytes(inputs)) // self.kind.itemsize
 
     def _copies(self, width: int, inputs: Inputs) -> int:
         """Return in how many copies sums fit into shared memory: a power of two, 0 if not even one does."""
@@ -478,7 +490,7 @@ class Cuda(Device):
         return self._room(inputs) // (each * copies)
 
     def _sums(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes:
-        if inputs.bits and self.precision == "single" and formula.cells == 1:
+        if inputs.bits and self._multiplies and self.precision == "single" and formula.cells == 1:
             found = self._bit_sums(formula, inputs, scales)
             if found is not None:
                 return found
@@ -493,7 +505,7 @@ class Cuda(Device):
         copies = self._copies(width, inputs)
         out = self.cupy.zeros(width, dtype=np.int64)
         shape = self._shape("shared", inputs, copies=copies) if copies else self._shape("global", inputs)
-        for part in self._parts(inputs):
+        for part in self.parts(inputs):
             self._launch(formula, part, shape, scales, out)
         return np.asarray(out.get()).reshape(-1, len(scales))
 
@@ -533,8 +545,8 @@ class Cuda(Device):
         out = self.cupy.zeros(2 * adding.tiles * 8 * 8 * adding.parts, dtype=np.int64)
         used = 4 * WARPS * adding.room + self._table_bytes(inputs, 4)
         kernel.max_dynamic_shared_size_bytes = used
-        for part in self._parts(inputs):
-            blocks = min(self._limits[0], -(-part.n // (WARPS * ROWS)))
+        for part in self.parts(inputs):
+            blocks = min(self.limits[0], -(-part.n // (WARPS * ROWS)))
             arrays = [
                 *part.arrays.values(),
                 *(arrays_of(part)[len(part.arrays) :] if inputs.tables is not None else []),
@@ -554,13 +566,25 @@ class Cuda(Device):
         chances: tuple[str, ...],
         shape: Picking,
     ) -> NDArray[np.int64]:
-        if shape.rest:
-            edge = shape.draws - shape.rest
-            every = replace(shape, draws=edge), replace(shape, draws=shape.rest)
-            first, last = (replace(inputs, keys=some) for some in (inputs.keys[:edge], inputs.keys[edge:]))
-            found = self._picks(formula, first, belongs, chances, every[0])
-            more = self._picks_by_level(formula, last, belongs, chances, every[1])
-            return np.concatenate([found, more], axis=1)
+        """Return the sums of most draws by tensor cores, and those of the others by level, a few at a time."""
+        edge = shape.draws - shape.rest if self._multiplies else 0
+        starts = [*([0] if edge else []), *range(edge, shape.draws, FEW_DRAWS)]
+        found = []
+        for start, stop in pairwise([*starts, shape.draws]):
+            some, part = replace(inputs, keys=inputs.keys[start:stop]), replace(shape, draws=stop - start)
+            sums = self._multiplied if stop == edge else self._picks_by_level
+            found.append(sums(formula, some, belongs, chances, part))
+        return np.concatenate(found, axis=1)
+
+    def _multiplied(
+        self,
+        formula: Formula,
+        inputs: Inputs,
+        belongs: NDArray[np.bool_],
+        chances: tuple[str, ...],
+        shape: Picking,
+    ) -> NDArray[np.int64]:
+        """Return sums by tensor cores."""
         xp, places = self.cupy, shape.places(belongs, inputs.levels)
         kernel = _compiled(picking_source(formula, self._shape("total", inputs), chances, shape, places))
         keys = xp.asarray(np.array([*inputs.keys, *[0] * (shape.slots - shape.draws)], dtype=np.uint64))
@@ -569,9 +593,9 @@ class Cuda(Device):
         out = xp.zeros(shape.launches * shape.slots * shape.chances * 16 * shape.tiles * shape.width, dtype=np.int64)
         used = shape.shared_bytes(places)
         kernel.max_dynamic_shared_size_bytes = used
-        for part in self._parts(inputs):
+        for part in self.parts(inputs):
             step = 32 * shape.warps
-            each = step * -(-part.n // (step * max(self._limits[0], -(-part.n // MOST_ROWS))))
+            each = step * -(-part.n // (step * max(self.limits[0], -(-part.n // MOST_ROWS))))
             grid = -(-part.n // each), shape.groups, shape.launches
             sizes = np.int64(part.n), np.int64(part.first), np.int64(each)
             arrays = arrays_of(part)
@@ -586,7 +610,7 @@ class Cuda(Device):
         chances: tuple[str, ...],
         shape: Picking,
     ) -> NDArray[np.int64]:
-        """Return the same sums by way of those of all levels, a few draws at a time."""
+        """Return the same sums by way of those of all levels."""
         wholes = [f"near(({text})*T({unit!r}))" for text, unit in zip(formula.terms, shape.units, strict=True)]
         terms = tuple(
             f"pick(drawn({b}, {q}), {whole}, T(0))" for b in range(shape.draws) for q in chances for whole in wholes
@@ -598,14 +622,14 @@ class Cuda(Device):
 
     def _total(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes:
         out = self.cupy.zeros(len(scales), dtype=np.int64)
-        for part in self._parts(inputs):
+        for part in self.parts(inputs):
             self._launch(formula, part, self._shape("total", inputs), scales, out)
         return np.asarray(out.get())
 
     def largest(self, formula: Formula, inputs: Inputs) -> float:
         """Return the largest size of the only term at any row."""
         out = self.cupy.zeros(1, dtype=np.float64)
-        for part in self._parts(inputs):
+        for part in self.parts(inputs):
             self._launch(formula, part, self._shape("largest", inputs, "f8"), (), out)
         return float(out[0])
 
@@ -615,31 +639,36 @@ class Cuda(Device):
 
     def columns(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
         """Return all terms at every row."""
-        out = self.block(len(formula.terms), inputs.n, kind)
-        self._launch(formula, inputs, self._shape("map", inputs, np.dtype(kind).str[1:]), (), out)
+        shape = self._shape("map", inputs, np.dtype(kind).str[1:])
+        return self.written(
+            len(formula.terms), inputs, kind, lambda part, out: self._launch(formula, part, shape, (), out)
+        )
+
+    def written(self, q: int, inputs: Inputs, kind: Any, launch: Launch) -> Any:
+        """Return q numbers of every row, which a launch writes."""
+        out = self.block(q, inputs.n, kind)
+        launch(inputs, out)
         return out
 
     def extremes(self, formula: Formula, inputs: Inputs) -> NDArray[np.float64]:
         """Return the least and the largest value of the only term by cell."""
         none = np.repeat(np.array([np.inf, 0.0]), formula.cells).view(np.int64)
         out = self.cupy.asarray(none)
-        for part in self._parts(inputs):
+        for part in self.parts(inputs):
             self._launch(formula, part, self._shape("extremes", inputs), (), out)
         return np.asarray(out.get()).view(np.float64).reshape(2, -1).T
 
     def picked(self, text: str, inputs: Inputs, most: int, lines: tuple[tuple[str, str], ...] = ()) -> Wholes:
         """Return the numbers of up to `most` rows for which a condition holds."""
         out = self.cupy.zeros(most + 1, dtype=np.int64)
-        for part in self._parts(inputs):
+        for part in self.parts(inputs):
             self._launch(Formula((text,), lines), part, replace(self._shape("pick", inputs), levels=most), (), out)
         found = np.asarray(out.get())
         return np.sort(found[1 : 1 + min(most, found[0])])
 
     def rows(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
         """Return the only term at every row."""
-        out = padded_rows(self.cupy, inputs.n, kind)
-        self._launch(formula, inputs, self._shape("map", inputs, np.dtype(kind).str[1:]), (), out)
-        return out
+        return self.columns(formula, inputs, kind)[0]
 
     def own(self, array: Any) -> Any:
         """Return an array without gaps on the card, in memory that ends after a multiple of four numbers."""
@@ -681,7 +710,7 @@ class Streamed(Cuda):
     def _streams(self) -> tuple[Any, Any]:
         return self.cupy.cuda.Stream(), self.cupy.cuda.Stream()
 
-    def _parts(self, inputs: Inputs) -> Iterator[Inputs]:
+    def parts(self, inputs: Inputs) -> Iterator[Inputs]:
         """Yield parts of the rows on the card, each while its stream is the current one."""
         every = arrays_of(inputs)
         size = min(PART_ROWS, -(-inputs.n // 4) * 4)
@@ -698,16 +727,12 @@ class Streamed(Cuda):
         for stream in self._streams:
             stream.synchronize()
 
-    def rows(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
-        """Return the only term at every row."""
-        return self.columns(formula, inputs, kind)[0]
-
-    def columns(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
-        """Return all terms at every row."""
-        out, shape = self.block(len(formula.terms), inputs.n, kind), self._shape("map", inputs, np.dtype(kind).str[1:])
-        for part in self._parts(inputs):
-            here = Cuda.block(self, len(out), part.n, kind)
-            self._launch(formula, part, shape, (), here)
+    def written(self, q: int, inputs: Inputs, kind: Any, launch: Launch) -> Any:
+        """Return q numbers of every row, which launches write part by part."""
+        out = self.block(q, inputs.n, kind)
+        for part in self.parts(inputs):
+            here = Cuda.block(self, q, part.n, kind)
+            launch(part, here)
             stream, start = self.cupy.cuda.get_current_stream(), part.first - inputs.first
             for to, of in zip(out, here, strict=True):
                 of.get(out=to[start : start + part.n], stream=stream, blocking=False)

@@ -7,7 +7,7 @@ Terms come as whole numbers of a unit, so that histograms do not depend on the o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.card.cuda import C_TYPES, Cuda, padded_rows
-from lowcal.kernels.card.formula import BANKS, HELD_ROWS, Device
+from lowcal.kernels.card.cuda import C_TYPES, Cuda
+from lowcal.kernels.card.formula import BANKS, HELD_ROWS, Device, Inputs
 from lowcal.kernels.exact import Wholes
 from lowcal.kernels.simplex import FloatArray, IntArray
 
@@ -271,54 +271,74 @@ class CudaTrees(TreeKernels):
         types |= {"T": "float", "A": "int", "B": "int"} if is_single else {"T": "double", "A": "long long", "B": "U"}
         return _module(source_of(types, len(terms), sum(term is None for term in terms)), name)
 
-    def _addresses(self, arrays: Sequence[Any]) -> Any:
-        return self.device.xp.asarray(np.array([0 if a is None else a.data.ptr for a in arrays], dtype=np.uint64))
+    def _addresses(self, part: Inputs, names: Sequence[str]) -> Any:
+        """Return where arrays of some rows lie on the card; 0: they are not read."""
+        found = [part.arrays[name].data.ptr if name in part.arrays else 0 for name in names]
+        return self._put(np.array(found, dtype=np.uint64))
 
-    def _each_row(self, kernel: Any, n: int, out: Any, *given: Any) -> Any:
+    def _put(self, array: NDArray[Any]) -> Any:
+        return self.device.cupy.asarray(array)
+
+    def _each_row(self, kernel: Any, arrays: Mapping[str, Any], kind: Any, given: Callable[[Inputs], Any]) -> Any:
         """Launch a kernel that visits every row, and return what it writes."""
-        kernel((max(1, min(-(-n // 256), 1 << 16)),), (256,), (np.int64(n), *given, out))
-        return out
+
+        def launch(part: Inputs, out: Any) -> None:
+            kernel((max(1, min(-(-part.n // 256), 1 << 16)),), (256,), (np.int64(part.n), *given(part), out))
+
+        n = len(next(iter(arrays.values())))
+        return self.device.written(1, Inputs(n, arrays), kind, launch)[0]
 
     def bin(self, column: Any, cuts: FloatArray, kind: np.dtype[Any]) -> Any:
         """Return the codes of numbers."""
-        xp, out = self.device.xp, padded_rows(self.device.xp, len(column), kind)
-        kernel = self._kernel("bin", out, given=column.dtype.str[1:])
-        return self._each_row(kernel, len(column), out, column, xp.asarray(np.append(cuts, 0.0)), np.int32(len(cuts)))
+        kernel, below = self._kernel("bin", np.empty(0, kind), given=column.dtype.str[1:]), np.append(cuts, 0.0)
+        given = lambda part: (part.arrays["x"], self._put(below), np.int32(len(cuts)))  # noqa: E731
+        return self._each_row(kernel, {"x": column}, kind, given)
 
     def step(self, columns: Sequence[Any], node: Any, feature: IntArray, cut: IntArray) -> Any:
         """Return the node of every row one level down."""
-        out, nodes = padded_rows(self.device.xp, len(node), node.dtype), packed_nodes(feature, cut)
-        kernel = self._kernel("step", columns[0], node)
-        return self._each_row(kernel, len(node), out, self._addresses(columns), node, self.device.xp.asarray(nodes))
+        kernel, nodes, names = self._kernel("step", columns[0], node), packed_nodes(feature, cut), _names(len(columns))
+        given = lambda part: (self._addresses(part, names), part.arrays["node"], self._put(nodes))  # noqa: E731
+        return self._each_row(kernel, {**_read_columns(columns, feature), "node": node}, node.dtype, given)
 
     def evaluate(self, columns: Sequence[Any], feature: IntArray, cut: IntArray, value: FloatArray) -> Any:
         """Return the sum of the values of every row's leaves."""
-        xp, n = self.device.xp, len(columns[0])
-        out, kernel = padded_rows(xp, n, self.device.kind), self._kernel("evaluate", columns[0])
-        given = xp.asarray(packed_nodes(feature, cut)), xp.asarray(np.ascontiguousarray(value, dtype=self.device.kind))
-        shape = np.int32(len(feature)), np.int32(feature.shape[1])
-        return self._each_row(kernel, n, out, self._addresses(columns), *given, *shape)
+        kernel, nodes, names = self._kernel("evaluate", columns[0]), packed_nodes(feature, cut), _names(len(columns))
+        leaves, size = np.ascontiguousarray(value, dtype=self.device.kind), tuple(map(np.int32, feature.shape))
+        given = lambda part: (self._addresses(part, names), self._put(nodes), self._put(leaves), *size)  # noqa: E731
+        return self._each_row(kernel, _read_columns(columns, feature), self.device.kind, given)
 
     def _add_up(
         self, columns: Sequence[Any], counts: IntArray, node: Any, places: NDArray[np.int32], terms: Sequence[Any]
     ) -> Wholes:
-        xp, n_places, (blocks, room) = self.device.xp, int(places.max()) + 1, self.device._limits
+        n_places, (blocks, room) = int(places.max()) + 1, self.device.limits
         size = n_places * len(terms) * self.whole.itemsize
         groups = feature_groups(counts, room // size)
         starts = np.concatenate([[0], np.cumsum(counts)])
         widest = size * max((int(starts[b] - starts[a]) for a, b in pairwise(groups)), default=0)
         copies = min(BANKS, 1 << (room // widest).bit_length() - 1) if groups else 0
         groups = groups or [0, len(counts)]
-        plan = xp.asarray(np.concatenate([groups, starts, places]).astype(np.int32))
-        out = xp.zeros(n_places * int(starts[-1]) * len(terms), dtype=np.int64)
-        kernel, n = self._kernel("add_up", columns[0], node, terms), len(node)
+        plan = np.concatenate([groups, starts, places]).astype(np.int32)
+        out = self.device.cupy.zeros(n_places * int(starts[-1]) * len(terms), dtype=np.int64)
+        kernel, threads = self._kernel("add_up", columns[0], node, terms), min(THREADS, self.device.threads)
         kernel.max_dynamic_shared_size_bytes = widest * copies
-        tiles, threads = -(-n // (HELD_ROWS * max(1, copies))), min(THREADS, self.device.threads)
-        grid = min(max(1, blocks // (len(groups) - 1)), tiles), len(groups) - 1
         numbers = np.int32(len(counts)), np.int32(n_places), np.int32(copies)
-        given = self._addresses(columns), node, self._addresses(terms), plan
-        kernel(grid, (threads,), (np.int64(n), *given, *numbers, out), shared_mem=widest * copies)
+        names, summed = _names(len(columns)), [f"t{q}" for q in range(len(terms))]
+        arrays = {name: one for name, one in zip((*names, *summed), (*columns, *terms), strict=True) if one is not None}
+        for part in self.device.parts(Inputs(len(node), {**arrays, "node": node})):
+            tiles = -(-part.n // (HELD_ROWS * max(1, copies)))
+            grid = min(max(1, blocks // (len(groups) - 1)), tiles), len(groups) - 1
+            given = self._addresses(part, names), part.arrays["node"], self._addresses(part, summed), self._put(plan)
+            kernel(grid, (threads,), (np.int64(part.n), *given, *numbers, out), shared_mem=widest * copies)
         return np.asarray(out.get())
+
+
+def _names(n_columns: int) -> list[str]:
+    return [f"c{j}" for j in range(n_columns)]
+
+
+def _read_columns(columns: Sequence[Any], feature: IntArray) -> dict[str, Any]:
+    """Return the columns that nodes split by, by name; nodes without a split look at the first."""
+    return {f"c{j}": columns[j] for j in np.unique(np.maximum(feature, 0)).tolist()}
 
 
 @cache
@@ -327,5 +347,5 @@ def _module(source: str, name: str) -> Any:
 
 
 def trees_on(device: Device) -> TreeKernels:
-    """Return what trees need, of a device; rows that pass through a card are sent down trees in memory."""
-    return CudaTrees(device) if isinstance(device, Cuda) and device.xp is not np else TwinTrees(device)
+    """Return what trees need, of a device."""
+    return CudaTrees(device) if isinstance(device, Cuda) else TwinTrees(device)
