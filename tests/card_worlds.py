@@ -88,6 +88,6 @@ def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Wor
     if request.param != "twin":
         return World(cupy.__wrapped__(request, monkeypatch))
     monkeypatch.setattr("lowcal.rows.card.reading.open_device", Twin)
-    for module in ("data.cards", "rows.card.reading"):
+    for module in ("data.cards", "rows.card.inputs"):
         monkeypatch.setattr(f"lowcal.{module}.read_card", lambda x, *_: np.asarray(x))
     return World(np)

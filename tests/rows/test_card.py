@@ -260,7 +260,7 @@ def test_labels_may_be_any_numbers_and_columns_may_be_named(card: World):  # noq
 
 
 def test_rare_classes_are_found(card: World, monkeypatch):  # noqa: F811
-    monkeypatch.setattr("lowcal.rows.card.reading.SKETCHED", 8)
+    monkeypatch.setattr("lowcal.rows.card.inputs.SKETCHED", 8)
     y, p, X = made(3)
     y = np.where(np.arange(N) == 4_321, 8, np.where(y == 8, 2, y))
     fit = lowcal.multicalibrate(card.put(y), card.put(p), card.put(X), subpopulations=GROUPS, alpha=0.1)
