@@ -134,19 +134,48 @@ def test_bounded_outcomes(card: World) -> None:  # noqa: F811
     np.testing.assert_allclose(moved, a.predictor(p, X), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("trees", [{}, {"n_trees": 4}, {"n_trees": 4, "geometry": "euclidean"}])
-def test_several_classes(card: World, trees: dict[str, Any]) -> None:  # noqa: F811
-    rng, n = np.random.default_rng(0), 1500
+def three_classes(n: int = 1500) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Labels of three classes, probabilities that are wrong in one corner of the table, and columns."""
+    rng = np.random.default_rng(0)
     X = {"c": rng.integers(0, 5, n).astype(np.uint8), "x": rng.normal(size=n).astype(np.float32)}
     p = rng.dirichlet(np.ones(3), n)
-    moved = p * np.exp(np.outer((X["x"] > 0) & (X["c"] > 2), [0.9, 0.0, -0.4]))
+    moved = p * np.exp(np.outer((X["x"] > 0) & (X["c"] > 2), [1.8, 0.0, -0.8]))
     y = (rng.random(n)[:, None] > np.cumsum(moved / moved.sum(axis=1, keepdims=True), axis=1)).sum(axis=1)
-    how = {"subpopulations": lowcal.Trees(max_depth=2, **trees), "guard": False, "max_updates": 2, "random_state": 0}
-    a = lowcal.multicalibrate(y, p, X, **how)
-    b = lowcal.multicalibrate(card.put(y), card.put(p), card.put(X), **how)
+    return y, p, X
+
+
+@pytest.mark.parametrize("geometry", ["mirror", "euclidean"])
+@pytest.mark.parametrize("trees", [{}, {"n_trees": 4}, {"n_trees": 4, "geometry": "euclidean"}])
+def test_several_classes(
+    card: World,  # noqa: F811
+    trees: dict[str, Any],
+    geometry: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    y, p, X = three_classes()
+    how = {"subpopulations": lowcal.Trees(max_depth=2, **trees), "alpha": 1e-3, "max_updates": 2, "random_state": 0}
+    a = lowcal.multicalibrate(y, p, X, geometry=geometry, guard=False, **how)
+    seen = near_passes(monkeypatch)
+    b = lowcal.multicalibrate(card.put(y), card.put(p), card.put(X), geometry=geometry, guard=False, **how)
+    moved = b.predictor(card.put(p), card.put(X))
+    assert not seen
+    assert splits(a)
+    assert splits(a) == splits(b)
+    np.testing.assert_allclose(card.get(moved), a.predictor(p, X), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("degree", ["multiaccuracy", "degree-3", "full-0.5"])
+def test_questions_of_several_classes(card: World, degree: str) -> None:  # noqa: F811
+    y, p, X = three_classes()
+    how = {"subpopulations": lowcal.Trees(max_depth=2, n_trees=3), "notion": degree, "random_state": 0}
+    a = lowcal.multicalibrate(y, p, X, guard=False, max_updates=2, **how)
+    b = lowcal.multicalibrate(card.put(y), card.put(p), card.put(X), guard=False, max_updates=2, **how)
     assert splits(a)
     assert splits(a) == splits(b)
     np.testing.assert_allclose(card.get(b.predictor(card.put(p), card.put(X))), a.predictor(p, X), rtol=0, atol=1e-9)
+    asked = {"subpopulations": how["subpopulations"], "notion": degree}
+    near, far = (lowcal.measure(*given, **asked) for given in ((y, p, X), (card.put(y), card.put(p), card.put(X))))
+    np.testing.assert_allclose(far.violation, near.violation, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("n_trees", [1, 4])

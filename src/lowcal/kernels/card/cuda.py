@@ -715,17 +715,19 @@ class Streamed(Cuda):
         every = arrays_of(inputs)
         size = min(PART_ROWS, -(-inputs.n // 4) * 4)
         slots = [[self.cupy.empty(size, dtype=array.dtype) for array in every] for _ in self._streams]
-        for k, start in enumerate(range(0, inputs.n, size)):
-            stop, stream = min(start + size, inputs.n), self._streams[k % 2]
-            here = [slot[: stop - start] for slot in slots[k % 2]]
-            with stream:
-                for there, array in zip(here, every, strict=True):
-                    there.set(array[start:stop], stream=stream)
-                arrays, columns = dict(zip(inputs.arrays, here, strict=False)), iter(here[len(inputs.arrays) :])
-                codes = [c if isinstance(c, OneLevel) else next(columns) for c in inputs.codes]
-                yield replace(inputs, n=stop - start, first=inputs.first + start, arrays=arrays, codes=codes)
-        for stream in self._streams:
-            stream.synchronize()
+        try:
+            for k, start in enumerate(range(0, inputs.n, size)):
+                stop, stream = min(start + size, inputs.n), self._streams[k % 2]
+                here = [slot[: stop - start] for slot in slots[k % 2]]
+                with stream:
+                    for there, array in zip(here, every, strict=True):
+                        there.set(array[start:stop], stream=stream)
+                    arrays, columns = dict(zip(inputs.arrays, here, strict=False)), iter(here[len(inputs.arrays) :])
+                    codes = [c if isinstance(c, OneLevel) else next(columns) for c in inputs.codes]
+                    yield replace(inputs, n=stop - start, first=inputs.first + start, arrays=arrays, codes=codes)
+        finally:  # what is on its way, also where a pass is interrupted, needs its memory until it has arrived
+            for stream in self._streams:
+                stream.synchronize()
 
     def written(self, q: int, inputs: Inputs, kind: Any, launch: Launch) -> Any:
         """Return q numbers of every row, which launches write part by part."""

@@ -225,9 +225,7 @@ class Moves:
         if self.d == 1:
             formula = Formula((MOVED[geometry],), self._lines, cells=self.cells)
             return device.rows(formula, self._inputs(arrays_of(z)), device.kind)
-        lines, texts = moved(self.d, geometry, device.kind)
-        given = {**arrays_of(z), **arrays_of(self.size(device, z), "delta")}
-        return device.columns(Formula(texts, (*score_lines(self.d), *lines)), Inputs(z.shape[1], given), device.kind)
+        return moved_by(device, z, self.size(device, z), geometry)
 
     def between(self, device: Device, given: Any, geometry: Geometry, is_first: bool, is_last: bool) -> Any:
         """Return the same from probabilities, if it is the first move, and as probabilities, if it is the last."""
@@ -244,6 +242,15 @@ MOVED = {
     "mirror": "inside(s + delta)",
     "euclidean": "pick(delta == T(0), z, logit(least(most(f + delta, T(0)), T(1))))",
 }
+
+
+def moved_by(device: Device, z: Any, delta: Any, geometry: Geometry) -> Any:
+    """Return the log odds of every row after a displacement, or the probabilities of several classes."""
+    d = 1 if z.ndim == 1 else len(z)
+    lines, texts = moved(d, geometry, device.kind)
+    formula, given = Formula(texts, (*score_lines(d), *lines)), {**arrays_of(z), **arrays_of(delta, "delta")}
+    found = device.columns(formula, Inputs(z.shape[-1], given), device.kind)
+    return found if d > 1 else found[0]
 
 
 def moved(d: int, geometry: Geometry, kind: np.dtype[Any], step: str = "") -> tuple[Lines, tuple[str, ...]]:

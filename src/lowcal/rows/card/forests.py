@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from lowcal.data.frames import Table as Frame
 from lowcal.kernels.card.formula import Device, Formula, Inputs
 from lowcal.kernels.card.trees import trees_on
 from lowcal.kernels.simplex import IntArray
-from lowcal.rows.card.coded import MOVED, ROW, Coded, Moves, weight_text
+from lowcal.rows.card.coded import Coded, Moves, arrays_of, moved_by, score_lines, weight_text
 from lowcal.rows.updates import Term, Update
 from lowcal.subpopulations.base import Encoded, Family
 from lowcal.subpopulations.bins import BinEncoder, Binned
@@ -151,43 +152,35 @@ def tree_sum_values(coded: Coded, family: Family) -> Any:
 
 def displacement(coded: Coded, z: Any, terms: Sequence[Term]) -> Any | None:
     """Return how far terms move every row, those of forests one after the other; None: they are made of more."""
-    if z.ndim == 2:
-        moves = Moves.of(terms, coded)
-        return None if moves is None else moves.size(coded.device, z)
-    device, others = coded.device, [term for term in terms if tree_sum(term.family) is None]
-    moves = Moves.of(others, coded) if others else None
-    sums = [term for term in terms if tree_sum(term.family) is not None]
-    has_texts = all(term.theta.shape[2] == 1 and all(map(weight_text, term.weights)) for term in sums)
-    if (others and moves is None) or not has_texts:
+    d, device, others = 1 if z.ndim == 1 else len(z), coded.device, [t for t in terms if tree_sum(t.family) is None]
+    moves, sums = Moves.of(others, coded) if others else None, [t for t in terms if tree_sum(t.family) is not None]
+    if (others and moves is None) or not all(weight_text(u, d) for term in sums for u in term.weights):
         return None
-    delta = device.own(device.xp.zeros(coded.n, dtype=device.kind)) if moves is None else moves.size(device, z)
-    for term in sums:
-        weight = " + ".join(f"k[{s}]*({weight_text(u)})" for s, u in enumerate(term.weights))
-        arrays = {"z": z, "e": delta, "c": tree_sum_values(coded, term.family)}
-        inputs = Inputs(coded.n, arrays, constants=term.theta[0, :, 0].tolist())
-        delta = device.rows(Formula((f"e + c*({weight})",), ROW), inputs, device.kind)
-    return delta
+    delta = device.block(d, coded.n, device.kind)
+    delta[...] = 0.0 if moves is None else moves.size(device, z)
+    for term, a in product(sums, range(d)):
+        weight = " + ".join(f"k[{s}]*({weight_text(u, d)})" for s, u in enumerate(term.weights))
+        arrays = {**arrays_of(z), "e": delta[a], "c": tree_sum_values(coded, term.family)}
+        inputs = Inputs(coded.n, arrays, constants=term.theta[0, :, a].tolist())
+        delta[a] = device.rows(Formula((f"e + c*({weight})",), score_lines(d)), inputs, device.kind)
+    return delta if z.ndim == 2 else delta[0]
 
 
 def moved(coded: Coded, z: Any, update: Update) -> Any | None:
-    """Return the log odds after an update; None: it is made of more than look-ups and forests."""
-    device, moves = coded.device, Moves.of(update.terms, coded)
+    """Return log odds, or probabilities of several classes, after an update; None: it is made of more than these."""
+    moves = Moves.of(update.terms, coded)
     if moves is not None:
-        return moves.after(device, z, update.geometry)
-    delta = None if z.ndim == 2 else displacement(coded, z, update.terms)
-    if delta is None:
-        return None
-    return device.rows(Formula((MOVED[update.geometry],), ROW), Inputs(coded.n, {"z": z, "delta": delta}), device.kind)
+        return moves.after(coded.device, z, update.geometry)
+    delta = displacement(coded, z, update.terms)
+    return None if delta is None else moved_by(coded.device, z, delta, update.geometry)
 
 
 def moved_probabilities(coded: Coded, p: Any, updates: Sequence[Update]) -> Any | None:
     """Return probabilities after updates; None: one is made of more than look-ups and forests."""
-    device = coded.device
-    if p.ndim == 2:
-        return None
-    z = device.rows(Formula(("logit(p)",)), Inputs(coded.n, {"p": p}), device.kind)
+    device, is_binary = coded.device, p.ndim == 1
+    z = device.rows(Formula(("logit(p)",)), Inputs(coded.n, {"p": p}), device.kind) if is_binary else p
     for update in updates:
         z = moved(coded, z, update)
         if z is None:
             return None
-    return device.rows(Formula(("sigmoid(z)",)), Inputs(coded.n, {"z": z}), device.kind)
+    return device.rows(Formula(("sigmoid(z)",)), Inputs(coded.n, {"z": z}), device.kind) if is_binary else z

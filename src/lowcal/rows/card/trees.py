@@ -16,11 +16,11 @@ from lowcal.kernels.exact import Grid, Tables
 from lowcal.kernels.simplex import FLOOR, FloatArray
 from lowcal.notions.weights import Cell, Weight, n_intervals
 from lowcal.rows.base import State, outdated
-from lowcal.rows.card import passes  # noqa: F401  (what is registered there is extended here)
-from lowcal.rows.card.coded import ROW, cell_text, weight_text
+from lowcal.rows.card.coded import ROW, bound_of_text, cell_text, weight_text
 from lowcal.rows.card.forests import BinColumns, forest_values, tree_sum, tree_sum_values
+from lowcal.rows.card.passes import residual_texts, weight_texts  # what is registered there is extended here
 from lowcal.rows.card.rows import BLOCK, Card, on_card
-from lowcal.rows.passes import MOST_SCORE, CellMoments, CellSums, MassSums, Moments, Probed, Witnessed, bound_of
+from lowcal.rows.passes import CellMoments, CellSums, MassSums, Moments, Probed, Witnessed, bound_of
 from lowcal.subpopulations.base import Everyone, Family, Residuals
 from lowcal.subpopulations.growing import LEAST_BEND, Grown, LevelSums
 from lowcal.subpopulations.single_row import part_of_rows
@@ -39,23 +39,25 @@ Join: TypeAlias = Callable[[Any, Card, Sequence[Any]], Any]
 
 
 def factor_text(u: Weight, card: Card) -> str | None:
-    """Return a weight as a formula, that of a cell as well; None: there is none."""
+    """Return a weight as a formula, that of a cell of two classes as well; None: there is none."""
     if isinstance(u, Cell) and len(u.index) == 1:
         return f"pick({cell_text(u.width, card.device.kind)} == {u.index[0]}, T(1), T(0))"
-    return weight_text(u)
+    return weight_text(u, card.d)
 
 
-def residual_texts(residuals: Residuals, card: Card) -> tuple[State, list[str], list[float]] | None:
+def asked_texts(residuals: Residuals, card: Card) -> tuple[State, list[str], list[float]] | None:
     """Return the state of residuals, a formula of each, and constants; None: a weight has no formula."""
-    if not isinstance(residuals, Probed | Witnessed) or card.d > 1:
-        return None
+    own = residual_texts(card.d)
     if isinstance(residuals, Probed):
         texts, sizes = [factor_text(u, card) for u, _ in residuals.pairs], list[float]()
-        found = [f"(y - f)*({text})" for text in texts]
-    else:
+        found = [f"{own[a]}*({text})" for text, (_, a) in zip(texts, residuals.pairs, strict=True)]
+    elif isinstance(residuals, Witnessed):
         texts = [factor_text(u, card) for u in residuals.witness.weights]
-        sizes = residuals.witness.coefficients[:, 0].tolist()
-        found = [f"(y - f)*({' + '.join(f'k[{s}]*({text})' for s, text in enumerate(texts))})"]
+        sizes = residuals.witness.coefficients.ravel().tolist()  # by weight and label
+        weighed = [f"k[{s * card.d + a}]*({text})*{own[a]}" for s, text in enumerate(texts) for a in range(card.d)]
+        found = [" + ".join(weighed)]
+    else:
+        return None
     return None if None in texts else (residuals.state, found, sizes)
 
 
@@ -70,19 +72,19 @@ def start_of(start: Any, card: Card) -> list[Any]:
 
 def _start_on(start: Any, card: Card) -> list[Any] | None:
     """Return the same by formulas; None: there are none."""
-    found = residual_texts(start.residuals, card) if isinstance(start, Start) else None
+    found = asked_texts(start.residuals, card) if isinstance(start, Start) else None
     inputs = None if found is None else card.inputs(state=found[0], constants=found[2])
     if found is None or inputs is None:
         return None
     texts, device = found[1][: start.size], card.device
     if start.geometry == "euclidean":
-        return [device.rows(Formula((text,), ROW), inputs, device.kind) for text in texts]
+        return [device.rows(Formula((text,), card.lines), inputs, device.kind) for text in texts]
     columns = []
     for text in texts:
         if text == "(y - f)*(T(1))" and card.y.dtype == np.uint8:  # labels tell the log odds as they are
-            columns += [device.rows(Formula(("s",), ROW), inputs, device.kind), card.y]
+            columns += [device.rows(Formula(("s",), card.lines), inputs, device.kind), card.y]
             continue
-        lines = (*ROW, ("r", text), ("o", "pick(r > T(0), T(1), T(0))"))
+        lines = (*card.lines, ("r", text), ("o", "pick(r > T(0), T(1), T(0))"))
         odds = f"inside(logit(least(most(o - r, T({FLOOR!r})), T({1.0 - FLOOR!r}))))"
         columns += [device.rows(Formula((text,), lines), inputs, device.kind) for text in (odds, "o")]
     return columns
@@ -220,11 +222,16 @@ def _(one: Unexplained, card: Card) -> Largest:
 
 
 def _moments(one: Moments, card: Card, family: Family) -> FloatArray | None:
-    texts = [weight_text(u) for u in one.weights]
-    if None in texts:
+    texts = weight_texts(one.weights, card.d)
+    if texts is None:
         return None
-    bounds, c = [MOST_SCORE if text == "s" else 1.0 for text in texts], tree_sum_values(card.coded, family)
-    return card.total([f"c*((y - f)*{text})" for text in texts], bounds, state=one.state, arrays={"c": c})
+    bounds, c, every = [bound_of_text(text) for text in texts], tree_sum_values(card.coded, family), []
+    for own in card.each_label(one.state):
+        arrays = {**own.pop("arrays"), "c": c}
+        found = card.total([f"c*((yo - o)*{text})" for text in texts], bounds, **own, arrays=arrays)
+        assert found is not None
+        every.append(found)
+    return np.stack(every, axis=1).ravel()  # by weight and label
 
 
 def _mass_sums(one: MassSums, card: Card, family: Family) -> FloatArray | None:  # noqa: ARG001
@@ -234,7 +241,7 @@ def _mass_sums(one: MassSums, card: Card, family: Family) -> FloatArray | None: 
 
 
 def _cell_moments(one: CellMoments, card: Card, family: Family) -> CellSums | None:
-    cells = n_intervals(one.width)
+    cells = n_intervals(one.width) if card.d == 1 else 1
     everyone = card.coded.design((Everyone(),)) if 1 < cells <= MOST_CELLS else None
     inputs = card.inputs(everyone, one.state, arrays={"c": tree_sum_values(card.coded, family)})
     if everyone is None or inputs is None:
@@ -263,8 +270,6 @@ def _beside_sums(plain: Own, own: Own, join: Join, join_runs: Join) -> Callable[
 
     def taken(one: Any, card: Card) -> Any | None:
         runs = []
-        if card.d > 1 and any(map(tree_sum, one.families)):
-            return None
         for is_sum, run in groupby(one.families, key=lambda family: tree_sum(family) is not None):
             some = tuple(run)
             each = [own(one, card, family) for family in some] if is_sum else [plain(replace(one, families=some), card)]
