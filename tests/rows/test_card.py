@@ -34,7 +34,7 @@ from lowcal.rows.updates import Term, Update
 
 N = 6_000
 GROUPS = lowcal.Groups(n_bins=4)
-KINDS = [(np.float64, 1e-9), (np.float32, 1e-5)]
+KINDS = [(np.float64, 1e-9), (np.float32, 1e-6)]
 
 
 def made(classes: int, kind: Any = np.float64) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
@@ -143,7 +143,7 @@ def test_moved_rows_are_counted(card: World):  # noqa: F811
     assert rows.run(Moved(START, state)) == inside
 
 
-@pytest.mark.parametrize(("kind", "by"), [(np.float64, 1e-9), (np.float32, 1e-5)])
+@pytest.mark.parametrize(("kind", "by"), [(np.float64, 1e-9), (np.float32, 1e-6)])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_bins_of_a_line_are_those_of_memory(card: World, kind, by, sign):  # noqa: F811
     rows, memory, families = homes(card, 2, True, kind)
@@ -217,7 +217,7 @@ def test_fits_are_those_of_memory(card: World, classes, notion, geometry, kind, 
 
 
 @pytest.mark.usefixtures("stays")
-@pytest.mark.parametrize(("kind", "by"), [(np.float64, 1e-8), (np.float32, 1e-5)])
+@pytest.mark.parametrize(("kind", "by"), [(np.float64, 1e-8), (np.float32, 1e-6)])
 @pytest.mark.parametrize("classes", [2, 5])
 def test_weighted_fits(card: World, classes, kind, by):  # noqa: F811
     (near, wanted), (far, found) = fitted(None, classes, kind, True), fitted(card, classes, kind, True)

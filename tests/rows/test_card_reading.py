@@ -88,6 +88,20 @@ def test_arrays_on_a_card(card: World, data):  # noqa: F811
     assert np.abs(card.get(found) - near.predictor(p, X)).max() < 1e-5
 
 
+@pytest.mark.parametrize(("few", "by"), [(1 << 24, 1e-6), (0, 1e-3)])
+def test_nearly_collinear_groups_in_single_precision(card: World, data, few, by, monkeypatch):  # noqa: F811
+    """A step amplifies rounding errors of sums: those of few rows are small, and of many rows average out."""
+    monkeypatch.setattr("lowcal.rows.card.rows.FEW_ROWS", few)
+    y, p, X = data
+    X, p = {"a": X["a"], "b": X["b"]}, p.astype(np.float32)
+    how = {"subpopulations": lowcal.Groups(["a"]) + lowcal.Thresholds("b"), "random_state": 0}
+    near = lowcal.multicalibrate(y, p.astype(float), X, **how)
+    far = lowcal.multicalibrate(card.put(y), card.put(p), card.put(X), **how)
+    assert far.n_updates == near.n_updates
+    found = far.predictor(card.put(p), card.put(X))
+    assert np.abs(card.get(found) - near.predictor(p.astype(float), X)).max() < by
+
+
 def test_memberships_on_a_card(card: World, data):  # noqa: F811
     y, p, _ = data
     X = (np.random.default_rng(2).random((N, 11)) < 0.4).astype(np.uint8)

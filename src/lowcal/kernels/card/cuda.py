@@ -660,11 +660,11 @@ class Cuda(Device):
 
     def picked(self, text: str, inputs: Inputs, most: int, lines: tuple[tuple[str, str], ...] = ()) -> Wholes:
         """Return the numbers of up to `most` rows for which a condition holds."""
-        out = self.cupy.zeros(most + 1, dtype=np.int64)
+        out = self.cupy.empty(most + 1, dtype=np.int64)
+        out[:1] = 0  # how many there are; their numbers follow
         for part in self.parts(inputs):
             self._launch(Formula((text,), lines), part, replace(self._shape("pick", inputs), levels=most), (), out)
-        found = np.asarray(out.get())
-        return np.sort(found[1 : 1 + min(most, found[0])])
+        return np.sort(out[1 : 1 + min(most, int(out[0]))].get())
 
     def rows(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
         """Return the only term at every row."""

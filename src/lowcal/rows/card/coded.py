@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lowcal.kernels.card.formula import Device, Formula, Inputs, OneLevel
+from lowcal.kernels.card.formula import Device, Formula, Inputs, OneLevel, power_above
 from lowcal.kernels.reference import Codes, Stacked, stack
 from lowcal.kernels.simplex import FLOOR, FloatArray, Geometry, IntArray
 from lowcal.notions.weights import Cell, Knots, LogOdds, Monomial, Weight, cells_of_one_grid, n_intervals
@@ -293,14 +293,16 @@ def projection_lines(v: Sequence[str]) -> tuple[Lines, tuple[str, ...]]:
 
 
 def in_two(terms: Sequence[str], bounds: Sequence[float]) -> tuple[Lines, tuple[str, ...], tuple[float, ...]]:
-    """Return terms as sums of two: multiples of 1 / COARSE of a bound, and the rest; bounds are powers of two.
+    """Return terms as sums of two: multiples of a unit, 1 / COARSE of a bound, and the rest.
 
     Terms that are small at most rows, as squares are, then lose nothing to the unit of the largest.
     """
-    lines = tuple((f"x{q}", text) for q, text in enumerate(terms))
-    high = [f"near(x{q}*T({COARSE / bound!r}))*T({bound / COARSE!r})" for q, bound in enumerate(bounds)]
-    low = [f"x{q} - {text}" for q, text in enumerate(high)]
-    return lines, (*high, *low), (*bounds, *(bound / COARSE for bound in bounds))
+    names = {text: f"x{q}" for q, text in enumerate(dict.fromkeys(terms))}
+    wide = [power_above(bound) for bound in bounds]
+    units = [(names[text], COARSE / bound, bound / COARSE) for text, bound in zip(terms, wide, strict=True)]
+    high = [f"near({name}*T({per!r}))*T({unit!r})" for name, per, unit in units]
+    low = [f"{name} - {text}" for (name, _, _), text in zip(units, high, strict=True)]
+    return tuple((name, text) for text, name in names.items()), (*high, *low), (*wide, *(unit for _, _, unit in units))
 
 
 def largest(texts: Sequence[str]) -> str:

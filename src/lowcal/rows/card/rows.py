@@ -28,6 +28,9 @@ T = TypeVar("T")
 BLOCK = 1 << 20
 #: A column of whole numbers in a range of this size is encoded by a table of all of them.
 MOST_VALUES = 1 << 16
+#: The errors of rounded terms average out over more rows than these; terms of fewer, by not too many levels, are summed
+#: in two parts.
+FEW_ROWS, FEW_SUMS = 1 << 24, 1 << 20
 #: Numbers a row that a fit holds: log odds of a few states, a displacement, weights.
 STATES = 6
 
@@ -162,17 +165,24 @@ class Card(Far):
     ) -> list[FloatArray] | None:
         """Return the sums of terms times weights, for each distinct code column a table (levels, terms).
 
-        With `is_fine`, terms are summed in two parts.
+        With `is_fine`, and of few rows in single precision, terms are summed in two parts.
         """
-        lines, is_fine = (*self.lines, *more.pop("lines", ())), more.pop("is_fine", False)
+        lines, is_fine = more.pop("lines", ()), more.pop("is_fine", False)
         inputs = self.inputs(design, **more)
         if inputs is None:
             return None
-        some = self.terms(*terms)
-        parts, both, units = in_two(some, bounds) if is_fine else ((), some, tuple(bounds))
-        sums = self.device.histogram(Formula(both, (*lines, *parts), units), inputs)[:, 0]
-        found = sums.reshape(len(sums), -1, len(some)).sum(axis=1) * self.scale.most
+        found = self._summed(terms, bounds, lines, inputs, 1, is_fine)[:, 0]
         return np.split(found, np.cumsum(inputs.levels)[:-1])
+
+    def _summed(
+        self, terms: Sequence[str], bounds: Sequence[float], lines: Lines, inputs: Inputs, cells: int, is_fine: bool
+    ) -> FloatArray:
+        """Return the sums of terms times weights by level and cell, shape (levels, cells, terms)."""
+        few = self.scale.n <= FEW_ROWS and inputs.size * cells <= FEW_SUMS and self.device.precision == "single"
+        some = self.terms(*terms)
+        parts, both, units = in_two(some, bounds) if few or is_fine else ((), some, tuple(bounds))
+        sums = self.device.histogram(Formula(both, (*self.lines, *lines, *parts), units, cells), inputs)
+        return np.asarray(sums.reshape(len(sums), cells, -1, len(some)).sum(axis=2) * self.scale.most)
 
     def by_cell(
         self, design: Codes, terms: Sequence[str], bounds: Sequence[float], cells: int, lines: Lines, **more: Any
@@ -181,8 +191,7 @@ class Card(Far):
         inputs = self.inputs(design, **more)
         if inputs is None:
             return None
-        formula = Formula(self.terms(*terms), (*self.lines, *lines), tuple(bounds), cells)
-        found = self.device.histogram(formula, inputs) * self.scale.most
+        found = self._summed(terms, bounds, lines, inputs, cells, False)
         by_column = dict(zip(design.firsts, np.split(found, np.cumsum(inputs.levels)[:-1]), strict=True))
         pairs = zip(design.codes, design.decode, strict=True)
         sums = np.concatenate([t.gather(by_column[id(c)].reshape(t.shape[0], -1)) for c, t in pairs])
@@ -195,9 +204,8 @@ class Card(Far):
         inputs = self.inputs(**more)
         if inputs is None:
             return None
-        formula = Formula(self.terms(*terms), (*self.lines, *lines), tuple(bounds), cells)
         whole = replace(inputs, codes=[self.coded.zeros], levels=[1])
-        return np.asarray(self.device.histogram(formula, whole)[0] * self.scale.most)
+        return np.asarray(self._summed(terms, bounds, lines, whole, cells, False)[0])
 
     def total(self, terms: Sequence[str], bounds: Sequence[float], **more: Any) -> FloatArray | None:
         """Return the sums of terms times weights over all rows."""
