@@ -287,6 +287,8 @@ class CardOnCpu:
         if isinstance(x, Array) and dtype in (None, x.dtype):
             return x
         near = np.asarray([unwrapped(one) for one in x] if isinstance(x, list) else getattr(x, "near", x), dtype=dtype)
+        if near.dtype.kind not in "biufc":
+            raise ValueError(f"Unsupported dtype {near.dtype}")
         found = self.empty(near.shape, near.dtype)
         found.near[...] = near
         return found

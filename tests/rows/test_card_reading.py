@@ -290,8 +290,14 @@ def test_frames_of_cudf(card: World, data):  # noqa: F811
     fit = fits(frame, "y", "p")
     near = fits({name: X[name] for name in ("a", "b")}, y, p)
     assert np.abs(card.get(fit.predictor("p", frame)) - near.predictor(p, X)).max() < 1e-9
-    with pytest.raises(InvalidInput, match=r"Column 'c' of X can't be read .*String arrays.*on_card\(X\.to_pandas"):
+    with pytest.raises(InvalidInput, match=r"Column 'c' of X can't be read .*String arrays.*on_card\(table\)"):
         fits(DataFrame({**held, "c": Text()}), "y", "p")
+
+
+def test_text_among_columns_on_a_card(cupy, data):  # noqa: F811
+    y, p, X = data
+    with pytest.raises(InvalidInput, match=r"Column 'c' of X can't be read as numbers on the card \(Unsupported dtype"):
+        fits({"a": cupy.asarray(X["a"]), "c": X["c"]}, y, p)
 
 
 def test_arrays_on_another_card(cupy, data, monkeypatch):  # noqa: F811

@@ -79,7 +79,10 @@ def _is_frame(x: object) -> bool:
 def read_card(x: object, name: str) -> Any:
     """Return an array of numbers as CuPy's, on the card that is in use."""
     cupy = load_extra("cupy", NEEDS_CUPY)
-    array, used = cupy.asarray(x), cupy.cuda.Device().id
+    try:
+        array, used = cupy.asarray(x), cupy.cuda.Device().id
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise _unreadable(name, error) from error
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"{name} must hold numbers on a card, but its type is {array.dtype}. Convert it first.")
     if array.device.id != used:
@@ -115,10 +118,14 @@ def _values(frame: Any, name: object) -> object:
     try:
         return frame[name].values
     except (TypeError, ValueError, NotImplementedError) as error:
-        raise InvalidInput(
-            f"Column {name!r} of X can't be read as numbers on the card ({error}). Encode text and fill missing values "
-            "first, or pass lowcal.on_card(X.to_pandas())."
-        ) from error
+        raise _unreadable(f"Column {name!r} of X", error) from error
+
+
+def _unreadable(name: str, error: Exception) -> InvalidInput:
+    return InvalidInput(
+        f"{name} can't be read as numbers on the card ({error}). Encode text and fill missing values first, or give a "
+        "table in this machine's memory as lowcal.on_card(table)."
+    )
 
 
 def refuse_card(name: str, x: object) -> None:
