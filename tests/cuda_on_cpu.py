@@ -79,7 +79,8 @@ class Kernel:
         assert min(grid) > 0, f"The grid {grid} has no blocks."
         assert 0 < threads <= MOST_THREADS, f"A block can't have {threads} threads."
         assert threads % 32 == 0, "Some warps are not whole."
-        assert shared_mem <= self.max_dynamic_shared_size_bytes <= SHARED_BYTES, f"{shared_mem} bytes are too many."
+        most = self.card.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+        assert shared_mem <= self.max_dynamic_shared_size_bytes <= most, f"{shared_mem} bytes are too many."
         assert all(isinstance(one, Array | np.generic) for one in args), (
             "Only arrays of the card, and numbers, are given."
         )

@@ -175,7 +175,7 @@ def test_bytes_of_terms_are_read_as_numbers():
     assert adding.read(sums)[2, 5].tolist() == [1 + (2 << 8) + (30 << 16) - 10 * (1 << 23), 0]
     assert 255 * 128 * ROWS * MOST_TURNS < 2**31
     for columns in range(1, 2 * MOST_TILES + 1):
-        most = Adding(columns, Adding.most_terms(columns))
+        most = Adding(columns, Adding.most_terms(columns, 1 << 30))
         assert most.terms >= 2
         assert 4 * most.tiles * most.parts <= MOST_HELD
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lowcal
-from card_worlds import World, card, processor  # noqa: F401
+from card_worlds import World, card, processor, stand_in  # noqa: F401
 from lowcal.data.errors import InvalidInput
 from lowcal.kernels.simplex import project, softmax
 from lowcal.notions.weights import Cell, Knots, LogOdds, Monomial, monomials
@@ -308,6 +308,25 @@ def test_smooth_audits(card: World):  # noqa: F811
     assert (far.verdict, far.p_value) == (near.verdict, near.p_value)
     assert abs(far.null_floor - near.null_floor) < 1e-9
     assert abs(far.violation - near.violation) < 1e-5  # seen at 65,537 points
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2"])
+@pytest.mark.parametrize("shared", [64, 99, 163, 227])
+def test_audits_on_cards_of_any_size(processor: Any, shared: int, notion: str, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
+    """Draws of hundreds of groups, and memberships in bits, in as many kilobytes of shared memory as cards have."""
+    cupy = stand_in(processor, monkeypatch)
+    monkeypatch.setitem(cupy.cuda.Device().attributes, "MaxSharedMemoryPerBlockOptin", shared << 10)
+    rng, (y, p, _) = np.random.default_rng(0), made(2, np.float32)
+    cut = {"b": rng.normal(size=N).astype(np.float32), "c": rng.integers(0, 200, N).astype(np.uint8)}
+    bits = {f"m{j}": (rng.random(N) < 0.3).astype(np.uint8) for j in range(11)}
+    many = lowcal.Groups(["c"], n_bins=200, min_mass=5) + lowcal.Thresholds("b", min_mass=10)
+    for X, groups in ((cut, many), (bits, lowcal.Memberships())):
+        how = {"subpopulations": groups, "notion": notion, "random_state": 0}
+        near = lowcal.audit(y, p.astype(float), X, **how)
+        far = lowcal.audit(cupy.asarray(y), cupy.asarray(p), {k: cupy.asarray(v) for k, v in X.items()}, **how)
+        assert (far.verdict, far.p_value) == (near.verdict, near.p_value)
+        assert abs(far.violation - near.violation) + abs(far.null_floor - near.null_floor) < 1e-6
 
 
 # --- what is refused --------------------------------------------------------------------------------------------

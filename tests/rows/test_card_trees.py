@@ -106,10 +106,11 @@ def test_a_fit_brings_no_rows_into_memory(card: World, n_trees: int, monkeypatch
     assert not seen
 
 
-def test_a_union_of_trees_and_groups(card: World) -> None:  # noqa: F811
+@pytest.mark.parametrize("notion", ["degree-2", "full-0.25"])
+def test_a_union_of_trees_and_groups(card: World, notion: str) -> None:  # noqa: F811
     y, p, X = made()
     for trees in (lowcal.Trees(max_depth=2), lowcal.Trees(max_depth=2, n_trees=6)):
-        how = {"subpopulations": trees + lowcal.Groups(["c0", "c1"]), "random_state": 0}
+        how = {"subpopulations": trees + lowcal.Groups(["c0", "c1"]), "random_state": 0, "notion": notion}
         a = lowcal.multicalibrate(y, p, X, **how)
         b = lowcal.multicalibrate(card.put(y), card.put(p), card.put(X), **how)
         moved = card.get(b.predictor(card.put(p), card.put(X)))

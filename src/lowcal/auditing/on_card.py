@@ -13,7 +13,7 @@ from lowcal.auditing.draws import Redraws
 from lowcal.auditing.draws_on_card import believed_text, redrawn_cells, redrawn_classes
 from lowcal.auditing.panel import BINS, Bins, Excess, Sizes
 from lowcal.auditing.score import SUMMANDS, ConstraintSums
-from lowcal.kernels.card.draws import PICKED_UNITS, Picking
+from lowcal.kernels.card.draws import MOST_PLACES_BYTES, PICKED_UNITS, places_bytes
 from lowcal.kernels.card.formula import Formula
 from lowcal.kernels.exact import Tables, Wholes
 from lowcal.kernels.loops import padded
@@ -161,8 +161,7 @@ def _picked(
     chances = {f"q{k}": believed_text(share) for k, share in enumerate(shares)}
     lines, belongs = (*ROW, *chances.items()), members_of_levels(design)
     inputs = card.inputs(design, keys=keys)
-    shape = Picking.of(values, belongs.shape[1], len(keys), len(shares))
-    if inputs is None or not shape.fits(shape.places(belongs, inputs.levels)):
+    if inputs is None or places_bytes(belongs, inputs.levels) > MOST_PLACES_BYTES:
         return None
     every = card.device.picks(Formula(tuple(values), lines), inputs, belongs, tuple(chances))
     rounded = [text if text == "T(1)" else f"near(({text})*T({PICKED_UNITS!r}))/T({PICKED_UNITS!r})" for text in values]

@@ -21,6 +21,8 @@ BIAS, DIGITS = 1 << 23, 3
 WARPS, ROWS = 8, 128
 #: Turns after which a warp moves its sums to 64 bits.
 MOST_TURNS = 512
+#: Words of shared memory of eight bytes of terms, of 32 rows each and four to spare.
+PART_WORDS = 8 * 36
 #: Sums that a thread can hold in registers, and the most tiles of 16 members.
 MOST_HELD, MOST_TILES = 56, 8
 
@@ -33,9 +35,10 @@ class Adding:
     terms: int
 
     @classmethod
-    def most_terms(cls, columns: int) -> int:
-        """Return how many terms a launch has room for."""
-        return (8 * (MOST_HELD // (4 * cls(columns, 1).tiles)) - 1) // DIGITS
+    def most_terms(cls, columns: int, room: int) -> int:
+        """Return how many terms a launch has room for in so many bytes of shared memory; less than 1: for none."""
+        laid = (room // (4 * WARPS) - cls(columns, 0).room) // PART_WORDS + cls(columns, 0).parts
+        return (8 * min(MOST_HELD // (4 * cls(columns, 1).tiles), laid) - 1) // DIGITS
 
     @property
     def tiles(self) -> int:
@@ -50,7 +53,7 @@ class Adding:
     @property
     def room(self) -> int:
         """The words of shared memory of a warp: columns and bytes of terms, laid so that none waits for a bank."""
-        return 32 * self.columns + 36 * 8 * self.parts
+        return 32 * self.columns + PART_WORDS * self.parts
 
     def read(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return sums (columns, bits, terms) of those of all bytes."""

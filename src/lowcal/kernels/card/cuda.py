@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lowcal.kernels.card.bits import BIAS, MOST_TILES, MOST_TURNS, ROWS, WARPS, Adding
 from lowcal.kernels.card.bits import KERNEL as ADDING
-from lowcal.kernels.card.draws import FEW_DRAWS, MOST_ROWS, Picking
+from lowcal.kernels.card.draws import FEW_DRAWS, MOST_ROWS, Picking, places_bytes
 from lowcal.kernels.card.draws import KERNEL as PICKING
 from lowcal.kernels.card.formula import (
     BANKS,
@@ -510,11 +510,12 @@ class Cuda(Device):
         return np.asarray(out.get()).reshape(-1, len(scales))
 
     def _bit_sums(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes | None:
-        """Return sums of which those of bytes are by bit; None: other columns are looked up, too."""
+        """Return sums of which those of bytes are by bit; None: others are looked up, too, or there is no room."""
         every = range(len(inputs.codes))
         ours = [j for j in every if j in inputs.bits or isinstance(inputs.codes[j], OneLevel)]
         others = [j for j in every if j not in ours]
-        if others and inputs.tables is not None:
+        room = self.limits[1] - self._table_bytes(inputs, 4)
+        if (others and inputs.tables is not None) or Adding.most_terms(min(len(ours), 2 * MOST_TILES), room) < 1:
             return None
         found = np.zeros((inputs.size, len(scales)), dtype=np.int64)
         places = np.split(np.arange(inputs.size), np.cumsum(inputs.levels)[:-1])
@@ -524,7 +525,7 @@ class Cuda(Device):
             found[np.concatenate([places[j] for j in others])] = rest.reshape(-1, len(scales))
         for at in range(0, len(ours), 2 * MOST_TILES):
             some = ours[at : at + 2 * MOST_TILES]
-            size = Adding.most_terms(len(some))
+            size = Adding.most_terms(len(some), room)
             for q in range(0, len(scales), size):
                 part = slice(q, q + size)
                 sums = self._added_bits(replace(formula, terms=formula.terms[part]), inputs, scales[part], some)
@@ -567,7 +568,8 @@ class Cuda(Device):
         shape: Picking,
     ) -> NDArray[np.int64]:
         """Return the sums of most draws by tensor cores, and those of the others by level, a few at a time."""
-        edge = shape.draws - shape.rest if self._multiplies else 0
+        shape = replace(shape, room=self.limits[1] - places_bytes(belongs, inputs.levels))
+        edge = shape.draws - shape.rest if self._multiplies and shape.tiles else 0
         starts = [*([0] if edge else []), *range(edge, shape.draws, FEW_DRAWS)]
         found = []
         for start, stop in pairwise([*starts, shape.draws]):
@@ -591,7 +593,7 @@ class Cuda(Device):
         laid = np.concatenate([place.reshape(shape.launches, -1) for place in places], axis=1)
         given = xp.asarray(laid), xp.asarray(np.array([*inputs.constants, 0.0], dtype=self.kind)), keys
         out = xp.zeros(shape.launches * shape.slots * shape.chances * 16 * shape.tiles * shape.width, dtype=np.int64)
-        used = shape.shared_bytes(places)
+        used = shape.shared_bytes(belongs, inputs.levels)
         kernel.max_dynamic_shared_size_bytes = used
         for part in self.parts(inputs):
             step = 32 * shape.warps

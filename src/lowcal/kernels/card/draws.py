@@ -31,12 +31,16 @@ MOST_ROWS = 1 << 22
 
 @dataclass(frozen=True)
 class Picking:
-    """The shape of a kernel: bytes of all values, tiles of 16 members that are summed at once, and warps."""
+    """The shape of a kernel: bytes of all values, tiles of 16 members that are summed at once, and warps.
+
+    `room` are the bytes of shared memory for rows that are laid out.
+    """
 
     digits: tuple[int, ...]
     members: int
     draws: int
     chances: int = 1
+    room: int = 1 << 30
 
     @classmethod
     def of(cls, terms: Sequence[str], members: int, draws: int, chances: int = 1) -> Picking:
@@ -61,8 +65,9 @@ class Picking:
 
     @property
     def tiles(self) -> int:
-        """The tiles of members that share a launch."""
-        return min(-(-self.members // 16), max(1, MOST_HELD // (4 * self.width)))
+        """The tiles of members that share a launch; 0: there is no room for any."""
+        laid = (self.room // (2 * 4 * self.warps) - self._words_beside) // 128
+        return max(0, min(-(-self.members // 16), max(1, MOST_HELD // (4 * self.width)), laid))
 
     @property
     def launches(self) -> int:
@@ -87,16 +92,15 @@ class Picking:
     @property
     def group_words(self) -> int:
         """The words of shared memory for 32 rows: memberships, room for those of other launches, chances, values."""
-        return 128 * self.tiles + 16 + 64 * self.chances + 8 * self.width
+        return 128 * self.tiles + self._words_beside
 
-    def fits(self, places: Sequence[NDArray[np.uint16]]) -> bool:
-        """Whether there is room for the places of all levels."""
-        return sum(int(one[0].nbytes) for one in places) <= MOST_PLACES_BYTES
+    @property
+    def _words_beside(self) -> int:
+        return 16 + 64 * self.chances + 8 * self.width
 
-    def shared_bytes(self, places: Sequence[NDArray[np.uint16]]) -> int:
+    def shared_bytes(self, belongs: NDArray[np.bool_], levels: Sequence[int]) -> int:
         """Return the shared memory of a block."""
-        table = sum(int(one[0].nbytes) for one in places)
-        return table + -table % 16 + 2 * 4 * self.warps * self.group_words
+        return places_bytes(belongs, levels) + 2 * 4 * self.warps * self.group_words
 
     def places(self, belongs: NDArray[np.bool_], levels: Sequence[int]) -> list[NDArray[np.uint16]]:
         """Return where the members of every level are marked, for each code column (launches, levels, members of one).
@@ -122,6 +126,13 @@ class Picking:
         starts = np.cumsum((0, *self.digits))
         each = [(every[..., a:b] << (8 * np.arange(b - a))).sum(axis=-1) for a, b in pairwise(starts)]
         return np.stack(each, axis=-1)
+
+
+def places_bytes(belongs: NDArray[np.bool_], levels: Sequence[int]) -> int:
+    """Return the shared memory of the places of all levels' members."""
+    counts = [own.sum(axis=1) for own in np.split(belongs, np.cumsum(levels)[:-1])]
+    table = 2 * sum(len(own) * max(1, int(own.max(initial=0))) for own in counts)
+    return table + -table % 16
 
 
 KERNEL = r"""

@@ -16,12 +16,12 @@ from lowcal.kernels.exact import Grid, Tables
 from lowcal.kernels.simplex import FLOOR, FloatArray
 from lowcal.notions.weights import Cell, Weight, n_intervals
 from lowcal.rows.base import State, outdated
-from lowcal.rows.card.coded import ROW, bound_of_text, cell_text, weight_text
+from lowcal.rows.card.coded import bound_of_text, cell_text, weight_text
 from lowcal.rows.card.forests import BinColumns, forest_values, tree_sum, tree_sum_values
 from lowcal.rows.card.passes import residual_texts, weight_texts  # what is registered there is extended here
 from lowcal.rows.card.rows import BLOCK, Card, on_card
 from lowcal.rows.passes import CellMoments, CellSums, MassSums, Moments, Probed, Witnessed, bound_of
-from lowcal.subpopulations.base import Everyone, Family, Residuals
+from lowcal.subpopulations.base import Family, Residuals
 from lowcal.subpopulations.growing import LEAST_BEND, Grown, LevelSums
 from lowcal.subpopulations.single_row import part_of_rows
 from lowcal.subpopulations.trees import Largest, LargestValues, Start, Unexplained
@@ -241,15 +241,15 @@ def _mass_sums(one: MassSums, card: Card, family: Family) -> FloatArray | None: 
 
 
 def _cell_moments(one: CellMoments, card: Card, family: Family) -> CellSums | None:
-    cells = n_intervals(one.width) if card.d == 1 else 1
-    everyone = card.coded.design((Everyone(),)) if 1 < cells <= MOST_CELLS else None
-    inputs = card.inputs(everyone, one.state, arrays={"c": tree_sum_values(card.coded, family)})
-    if everyone is None or inputs is None:
+    cells = n_intervals(one.width)
+    if card.d > 1 or not 1 < cells <= MOST_CELLS:
         return None
-    lines = (*ROW, ("cell", cell_text(one.width, card.device.kind)))
-    found = card.device.histogram(Formula((*card.terms("c*(y - f)"), "T(1)"), lines, (1.0, 1.0), cells), inputs)[0]
+    lines, given = (("cell", cell_text(one.width, card.device.kind)),), {"c": tree_sum_values(card.coded, family)}
+    found = card.in_cells(("c*(y - f)", "T(1)"), (1.0, 1.0), cells, lines, state=one.state, arrays=given)
+    if found is None:
+        return None
     held = np.flatnonzero(found[:, 1])
-    return CellSums(held[:, None], card.scale.grid().wholes(found[None, held, :1] * card.scale.most))
+    return CellSums(held[:, None], card.scale.grid().wholes(found[None, held, :1]))
 
 
 def _as_tables(grid: Callable[[Any, Card], Grid]) -> Join:
