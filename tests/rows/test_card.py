@@ -318,9 +318,9 @@ def test_audits_on_cards_of_any_size(processor: Any, shared: int, notion: str, m
     cupy = stand_in(processor, monkeypatch)
     monkeypatch.setitem(cupy.cuda.Device().attributes, "MaxSharedMemoryPerBlockOptin", shared << 10)
     rng, (y, p, _) = np.random.default_rng(0), made(2, np.float32)
-    cut = {"b": rng.normal(size=N).astype(np.float32), "c": rng.integers(0, 200, N).astype(np.uint8)}
+    cut = {f"c{j}": rng.integers(0, 200, N).astype(np.uint8) for j in range(2)}
     bits = {f"m{j}": (rng.random(N) < 0.3).astype(np.uint8) for j in range(11)}
-    many = lowcal.Groups(["c"], n_bins=200, min_mass=5) + lowcal.Thresholds("b", min_mass=10)
+    many = lowcal.Groups(n_bins=200, min_mass=5)
     for X, groups in ((cut, many), (bits, lowcal.Memberships())):
         how = {"subpopulations": groups, "notion": notion, "random_state": 0}
         near = lowcal.audit(y, p.astype(float), X, **how)

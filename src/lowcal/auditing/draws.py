@@ -304,7 +304,7 @@ def null_test(
         root = np.cbrt(np.vstack([observed, drawn.suprema]))
         spread_of = root.std(axis=0)
         T = ((root - root.mean(axis=0)) / np.where(spread_of > 0.0, spread_of, np.inf)).max(axis=1)
-    least = T[0] - 1e-12 * abs(T[0]) if np.isfinite(T[0]) else T[0]
+    least = T[0] - panel.rows.rounding * abs(T[0]) if np.isfinite(T[0]) else T[0]  # counts of labels can be equal
     p_value = (1.0 + np.count_nonzero(T[1:] >= least)) / (1.0 + draws) if panel.is_label else np.nan
     floor = np.quantile(drawn.suprema, confidence, axis=0, method="higher")
     largest = float(np.quantile(drawn.suprema.max(axis=1), confidence, method="higher"))

@@ -329,6 +329,8 @@ class Rows(ABC):
     is_even: bool
     #: Whether all rows are in memory.
     is_near: bool = True
+    #: Scores whose relative difference is smaller are equal but for rounding.
+    rounding: float = 1e-12
     #: All rows, if they are in memory in one piece.
     single: Shard | None = None
 

@@ -31,6 +31,8 @@ MOST_VALUES = 1 << 16
 #: The errors of rounded terms average out over more rows than these; terms of fewer, by not too many levels, are summed
 #: in two parts.
 FEW_ROWS, FEW_SUMS = 1 << 24, 1 << 20
+#: Relative rounding errors of scores in single precision: of 18 bits of a residual, over its standard deviation.
+ROUNDING = 2e-5
 #: Numbers a row that a fit holds: log odds of a few states, a displacement, weights.
 STATES = 6
 
@@ -83,6 +85,7 @@ class Card(Far):
             mass, square = device.total(Formula(("w", "w*w"), bounds=(1.0, 1.0)), Inputs(n, {"w": weight})).tolist()
         self.scale, self.worth = Scale(n, 1.0 / mass), mass * mass / square
         self.is_even = weight is None
+        self.rounding = ROUNDING if device.precision == "single" else Far.rounding
 
     # --- passes ---
 
