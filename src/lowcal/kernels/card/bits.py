@@ -36,7 +36,7 @@ class Adding:
 
     @classmethod
     def most_terms(cls, columns: int, room: int) -> int:
-        """Return how many terms a launch has room for in so many bytes of shared memory; less than 1: for none."""
+        """Return how many terms a launch has room for, given the bytes of shared memory; less than 1: for none."""
         laid = (room // (4 * WARPS) - cls(columns, 0).room) // PART_WORDS + cls(columns, 0).parts
         return (8 * min(MOST_HELD // (4 * cls(columns, 1).tiles), laid) - 1) // DIGITS
 

@@ -156,6 +156,8 @@ def displacement(coded: Coded, z: Any, terms: Sequence[Term]) -> Any | None:
     moves, sums = Moves.of(others, coded) if others else None, [t for t in terms if tree_sum(t.family) is not None]
     if (others and moves is None) or not all(weight_text(u, d) for term in sums for u in term.weights):
         return None
+    if moves is not None and not sums:
+        return moves.size(device, z)
     delta = device.block(d, coded.n, device.kind)
     delta[...] = 0.0 if moves is None else moves.size(device, z)
     for term, a in product(sums, range(d)):
